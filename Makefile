@@ -1,0 +1,78 @@
+# Everything a developer or CI does with agentstream. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+LOCK_VENV := .cache/lock-venv
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip --quiet
+
+# buf and its plugins are console scripts of the environment.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+PY_DIRS := $(wildcard server clients/python tests tools bench)
+PYTEST := $(BIN)/python -m pytest
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lock generate drift lint format agents test test-unit demo bench clean
+
+help: ## list the targets
+	@echo "usage: make TARGET"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with everything in it, at the locked versions
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "agentstream needs Python 3.11 or newer: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "setup: $(VENV), from requirements.lock"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --require-hashes --requirement requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lock: ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade: to their newest versions)
+	@test -x $(LOCK_VENV)/bin/pip-compile \
+		|| { $(PYTHON) -m venv $(LOCK_VENV) && $(LOCK_VENV)/bin/pip install --quiet pip-tools==7.6.2; }
+	@$(LOCK_VENV)/bin/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe \
+		--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
+		--output-file requirements.lock $(ARGS) pyproject.toml
+
+generate: $(STAMP) ## regenerate generated/ from proto/
+	@$(BIN)/python -m tools.generate
+
+drift: $(STAMP) ## fail if generated/ is not what proto/ generates
+	@$(BIN)/python -m tools.generate --check
+
+lint: $(STAMP) ## ruff, mypy, buf and the drift check
+	@echo "ruff check" && $(BIN)/ruff check $(PY_DIRS)
+	@echo "ruff format" && $(BIN)/ruff format --check $(PY_DIRS)
+	@echo "mypy" && $(BIN)/mypy $(PY_DIRS)
+	@echo "buf lint" && $(BIN)/buf lint
+	@echo "buf format" && $(BIN)/buf format --diff --exit-code
+	@echo "drift" && $(BIN)/python -m tools.generate --check
+
+format: $(STAMP) ## format and fix what can be fixed
+	@$(BIN)/ruff check --fix $(PY_DIRS)
+	@$(BIN)/ruff format $(PY_DIRS)
+	@$(BIN)/buf format --write
+
+agents: $(STAMP) ## install the pinned agent CLIs that the tests drive
+	@$(BIN)/python tools/agents/install.py
+
+test: $(STAMP) agents ## run all tests (ARGS=... goes to pytest)
+	@$(PYTEST) $(ARGS)
+
+test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)
+	@$(PYTEST) tests/unit $(ARGS)
+
+demo: $(STAMP) ## show a session live; AGENT=claude|mock|..., LIVE=1 for your own installed agent
+	@AGENT='$(AGENT)' LIVE='$(LIVE)' $(BIN)/python -m tools.demo $(ARGS)
+
+bench: $(STAMP) ## measure throughput, latency and memory
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## remove .venv, caches and build products
+	@rm -rf $(VENV) .cache dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
