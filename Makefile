@@ -11,11 +11,13 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PY_DIRS := $(wildcard server clients/python tests tools bench)
+# The agents that the tests drive: names of tools/agents/pins.toml.
+AGENTS ?= claude claude-newest
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock generate drift lint format agents test test-unit demo bench clean
+.PHONY: help setup lock generate drift lint ruff mypy buf format agents test test-unit demo bench clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -43,23 +45,32 @@ generate: $(STAMP) ## regenerate generated/ from proto/
 	@$(BIN)/python -m tools.generate
 
 drift: $(STAMP) ## fail if generated/ is not what proto/ generates
+	@echo "lint: drift"
 	@$(BIN)/python -m tools.generate --check
 
-lint: $(STAMP) ## ruff, mypy, buf and the drift check
-	@echo "ruff check" && $(BIN)/ruff check $(PY_DIRS)
-	@echo "ruff format" && $(BIN)/ruff format --check $(PY_DIRS)
-	@echo "mypy" && $(BIN)/mypy $(PY_DIRS)
-	@echo "buf lint" && $(BIN)/buf lint
-	@echo "buf format" && $(BIN)/buf format --diff --exit-code
-	@echo "drift" && $(BIN)/python -m tools.generate --check
+lint: ruff mypy buf drift ## ruff, mypy, buf and the drift check
+
+ruff: $(STAMP)
+	@echo "lint: ruff"
+	@$(BIN)/ruff check --quiet $(PY_DIRS)
+	@$(BIN)/ruff format --quiet --diff $(PY_DIRS)
+
+mypy: $(STAMP)
+	@echo "lint: mypy"
+	@$(BIN)/mypy $(PY_DIRS)
+
+buf: $(STAMP)
+	@echo "lint: buf"
+	@$(BIN)/buf lint
+	@$(BIN)/buf format --diff --exit-code
 
 format: $(STAMP) ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix $(PY_DIRS)
 	@$(BIN)/ruff format $(PY_DIRS)
 	@$(BIN)/buf format --write
 
-agents: $(STAMP) ## install the pinned agent CLIs that the tests drive
-	@$(BIN)/python tools/agents/install.py
+agents: $(STAMP) ## install the pinned agent CLIs that the tests drive (AGENTS=...)
+	@$(BIN)/python tools/agents/install.py $(AGENTS)
 
 test: $(STAMP) agents ## run all tests (ARGS=... goes to pytest)
 	@$(PYTEST) $(ARGS)
