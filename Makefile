@@ -79,7 +79,7 @@ test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)
 	@$(PYTEST) tests/unit $(ARGS)
 
 demo: $(STAMP) ## show a session live; AGENT=claude|mock|..., LIVE=1 for your own installed agent
-	@AGENT='$(AGENT)' LIVE='$(LIVE)' $(BIN)/python -m tools.demo $(ARGS)
+	@$(BIN)/python -m tools.demo $(ARGS)
 
 bench: $(STAMP) ## measure throughput, latency and memory
 	@$(BIN)/python -m bench $(ARGS)
