@@ -152,35 +152,31 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the request was resolved otherwise. Metadata: request_id, outcome, resolved_by,
     sequence.
     """
-    ERROR_REASON_REQUEST_BEING_ANSWERED: _ErrorReason.ValueType  # 16
-    """ABORTED: another client's answer to this request is being delivered; ask again for the outcome. Metadata:
-    request_id.
-    """
-    ERROR_REASON_ANSWER_NOT_DELIVERED: _ErrorReason.ValueType  # 17
+    ERROR_REASON_ANSWER_NOT_DELIVERED: _ErrorReason.ValueType  # 16
     """UNAVAILABLE: the answer could not be delivered; the request is still pending. Metadata: request_id."""
-    ERROR_REASON_EVENTS_COMPACTED: _ErrorReason.ValueType  # 18
+    ERROR_REASON_EVENTS_COMPACTED: _ErrorReason.ValueType  # 17
     """OUT_OF_RANGE: events after the cursor were removed by retention. Metadata: earliest_sequence,
     latest_sequence.
     """
-    ERROR_REASON_SEQUENCE_IN_FUTURE: _ErrorReason.ValueType  # 19
+    ERROR_REASON_SEQUENCE_IN_FUTURE: _ErrorReason.ValueType  # 18
     """OUT_OF_RANGE: the cursor is ahead of the log. Metadata: latest_sequence."""
-    ERROR_REASON_BLOB_NOT_FOUND: _ErrorReason.ValueType  # 20
+    ERROR_REASON_BLOB_NOT_FOUND: _ErrorReason.ValueType  # 19
     """NOT_FOUND: no such blob in this session. Metadata: blob_id."""
-    ERROR_REASON_SERVER_DRAINING: _ErrorReason.ValueType  # 21
+    ERROR_REASON_SERVER_DRAINING: _ErrorReason.ValueType  # 20
     """UNAVAILABLE, with RetryInfo: the server is draining; connect again."""
-    ERROR_REASON_LOG_UNAVAILABLE: _ErrorReason.ValueType  # 22
+    ERROR_REASON_LOG_UNAVAILABLE: _ErrorReason.ValueType  # 21
     """UNAVAILABLE: the event log cannot be written or read now. Metadata: detail."""
-    ERROR_REASON_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 23
+    ERROR_REASON_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 22
     """RESOURCE_EXHAUSTED: a documented limit was reached. Metadata: limit, value."""
-    ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 24
+    ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 23
     """UNAUTHENTICATED: no or wrong credentials."""
-    ERROR_REASON_SCOPE_MISSING: _ErrorReason.ValueType  # 25
+    ERROR_REASON_SCOPE_MISSING: _ErrorReason.ValueType  # 24
     """PERMISSION_DENIED: the credentials do not allow this call. Metadata: scope."""
-    ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 26
+    ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 25
     """INTERNAL: a fault of the server; the message says no more on purpose, its log does. Metadata: request_id."""
-    ERROR_REASON_NOT_IMPLEMENTED: _ErrorReason.ValueType  # 27
+    ERROR_REASON_NOT_IMPLEMENTED: _ErrorReason.ValueType  # 26
     """UNIMPLEMENTED: this server does not have this call."""
-    ERROR_REASON_AGENT_NOT_RESPONDING: _ErrorReason.ValueType  # 28
+    ERROR_REASON_AGENT_NOT_RESPONDING: _ErrorReason.ValueType  # 27
     """UNAVAILABLE: the agent did not take or finish what was asked in time. Metadata: agent, detail."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
@@ -226,35 +222,31 @@ ERROR_REASON_REQUEST_ALREADY_RESOLVED: ErrorReason.ValueType  # 15
 """FAILED_PRECONDITION: the request was resolved otherwise. Metadata: request_id, outcome, resolved_by,
 sequence.
 """
-ERROR_REASON_REQUEST_BEING_ANSWERED: ErrorReason.ValueType  # 16
-"""ABORTED: another client's answer to this request is being delivered; ask again for the outcome. Metadata:
-request_id.
-"""
-ERROR_REASON_ANSWER_NOT_DELIVERED: ErrorReason.ValueType  # 17
+ERROR_REASON_ANSWER_NOT_DELIVERED: ErrorReason.ValueType  # 16
 """UNAVAILABLE: the answer could not be delivered; the request is still pending. Metadata: request_id."""
-ERROR_REASON_EVENTS_COMPACTED: ErrorReason.ValueType  # 18
+ERROR_REASON_EVENTS_COMPACTED: ErrorReason.ValueType  # 17
 """OUT_OF_RANGE: events after the cursor were removed by retention. Metadata: earliest_sequence,
 latest_sequence.
 """
-ERROR_REASON_SEQUENCE_IN_FUTURE: ErrorReason.ValueType  # 19
+ERROR_REASON_SEQUENCE_IN_FUTURE: ErrorReason.ValueType  # 18
 """OUT_OF_RANGE: the cursor is ahead of the log. Metadata: latest_sequence."""
-ERROR_REASON_BLOB_NOT_FOUND: ErrorReason.ValueType  # 20
+ERROR_REASON_BLOB_NOT_FOUND: ErrorReason.ValueType  # 19
 """NOT_FOUND: no such blob in this session. Metadata: blob_id."""
-ERROR_REASON_SERVER_DRAINING: ErrorReason.ValueType  # 21
+ERROR_REASON_SERVER_DRAINING: ErrorReason.ValueType  # 20
 """UNAVAILABLE, with RetryInfo: the server is draining; connect again."""
-ERROR_REASON_LOG_UNAVAILABLE: ErrorReason.ValueType  # 22
+ERROR_REASON_LOG_UNAVAILABLE: ErrorReason.ValueType  # 21
 """UNAVAILABLE: the event log cannot be written or read now. Metadata: detail."""
-ERROR_REASON_LIMIT_EXCEEDED: ErrorReason.ValueType  # 23
+ERROR_REASON_LIMIT_EXCEEDED: ErrorReason.ValueType  # 22
 """RESOURCE_EXHAUSTED: a documented limit was reached. Metadata: limit, value."""
-ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 24
+ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 23
 """UNAUTHENTICATED: no or wrong credentials."""
-ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 25
+ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 24
 """PERMISSION_DENIED: the credentials do not allow this call. Metadata: scope."""
-ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 26
+ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 25
 """INTERNAL: a fault of the server; the message says no more on purpose, its log does. Metadata: request_id."""
-ERROR_REASON_NOT_IMPLEMENTED: ErrorReason.ValueType  # 27
+ERROR_REASON_NOT_IMPLEMENTED: ErrorReason.ValueType  # 26
 """UNIMPLEMENTED: this server does not have this call."""
-ERROR_REASON_AGENT_NOT_RESPONDING: ErrorReason.ValueType  # 28
+ERROR_REASON_AGENT_NOT_RESPONDING: ErrorReason.ValueType  # 27
 """UNAVAILABLE: the agent did not take or finish what was asked in time. Metadata: agent, detail."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 

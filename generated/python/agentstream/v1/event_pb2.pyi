@@ -853,12 +853,15 @@ class TurnEnded(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
     STOP_REASON_FIELD_NUMBER: _builtins.int
+    NATIVE_TURN_ID_FIELD_NUMBER: _builtins.int
     status: Global___TurnStatus.ValueType
     """How it ended."""
     superseded_by: _builtins.str
     """The turn it was merged into."""
     stop_reason: _builtins.str
     """Why the model stopped, in the agent's words, for example `end_turn`; may be empty."""
+    native_turn_id: _builtins.str
+    """The agent's own id of the turn; empty where it has none."""
     @_builtins.property
     def usage(self) -> _session_pb2.Usage:
         """What it used, sub-agents included."""
@@ -875,10 +878,11 @@ class TurnEnded(_message.Message):
         error: _error_pb2.Error | None = ...,
         superseded_by: _builtins.str = ...,
         stop_reason: _builtins.str = ...,
+        native_turn_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "status", b"status", "stop_reason", b"stop_reason", "superseded_by", b"superseded_by", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "native_turn_id", b"native_turn_id", "status", b"status", "stop_reason", b"stop_reason", "superseded_by", b"superseded_by", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

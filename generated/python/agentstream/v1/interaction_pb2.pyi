@@ -3,6 +3,7 @@
 isort:skip_file
 Requests: what an agent asks of a person, and the answers."""
 
+from agentstream.v1 import blob_pb2 as _blob_pb2
 from agentstream.v1 import item_pb2 as _item_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
@@ -296,6 +297,7 @@ class PermissionRequest(_message.Message):
     TAKES_MESSAGE_FIELD_NUMBER: _builtins.int
     TAKES_UPDATED_ARGUMENTS_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_EXTERNAL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique within the session; pass it to `Respond`."""
     native_request_id: _builtins.str
@@ -338,6 +340,10 @@ class PermissionRequest(_message.Message):
     def expire_time(self) -> _timestamp_pb2.Timestamp:
         """When the request expires, if it does. What then applies is the session's `request_policy`."""
 
+    @_builtins.property
+    def arguments_external(self) -> _blob_pb2.BlobRef:
+        """Set when the arguments are too large for an event: `arguments_json` then holds only their beginning."""
+
     def __init__(
         self,
         *,
@@ -358,10 +364,11 @@ class PermissionRequest(_message.Message):
         takes_message: _builtins.bool = ...,
         takes_updated_arguments: _builtins.bool = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
+        arguments_external: _blob_pb2.BlobRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments_external", b"arguments_external", "expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_decisions", b"allowed_decisions", "arguments_json", b"arguments_json", "call_id", b"call_id", "command", b"command", "cwd", b"cwd", "expire_time", b"expire_time", "files", b"files", "kind", b"kind", "native_request_id", b"native_request_id", "parent_id", b"parent_id", "plan", b"plan", "reason", b"reason", "request_id", b"request_id", "suggestions", b"suggestions", "takes_message", b"takes_message", "takes_updated_arguments", b"takes_updated_arguments", "tool_name", b"tool_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_decisions", b"allowed_decisions", "arguments_external", b"arguments_external", "arguments_json", b"arguments_json", "call_id", b"call_id", "command", b"command", "cwd", b"cwd", "expire_time", b"expire_time", "files", b"files", "kind", b"kind", "native_request_id", b"native_request_id", "parent_id", b"parent_id", "plan", b"plan", "reason", b"reason", "request_id", b"request_id", "suggestions", b"suggestions", "takes_message", b"takes_message", "takes_updated_arguments", b"takes_updated_arguments", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

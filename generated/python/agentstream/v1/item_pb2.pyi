@@ -314,7 +314,7 @@ class ContentPart(_message.Message):
 
     @_builtins.property
     def external(self) -> _blob_pb2.BlobRef:
-        """Set when the part's main content (text, JSON, arguments, output, diff, image data) is too large for an
+        """Set when the part's main content (text, JSON, arguments, output, image data) is too large for an
         event: that field then holds only the beginning (nothing, for an image), and this says where the
         whole is.
         """
@@ -466,6 +466,7 @@ class FileRefPart(_message.Message):
     ACTION_FIELD_NUMBER: _builtins.int
     DIFF_FIELD_NUMBER: _builtins.int
     NEW_PATH_FIELD_NUMBER: _builtins.int
+    DIFF_EXTERNAL_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """The path as the agent gave it: absolute, or relative to the session's working directory."""
     action: Global___FileAction.ValueType
@@ -474,6 +475,10 @@ class FileRefPart(_message.Message):
     """Unified diff of the change (hunks, with or without file headers); empty where the agent gives none."""
     new_path: _builtins.str
     """The path after a move; else empty."""
+    @_builtins.property
+    def diff_external(self) -> _blob_pb2.BlobRef:
+        """Set when the diff is too large for an event: `diff` then holds only its beginning."""
+
     def __init__(
         self,
         *,
@@ -481,10 +486,11 @@ class FileRefPart(_message.Message):
         action: Global___FileAction.ValueType = ...,
         diff: _builtins.str = ...,
         new_path: _builtins.str = ...,
+        diff_external: _blob_pb2.BlobRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["diff_external", b"diff_external"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "diff", b"diff", "new_path", b"new_path", "path", b"path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "diff", b"diff", "diff_external", b"diff_external", "new_path", b"new_path", "path", b"path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

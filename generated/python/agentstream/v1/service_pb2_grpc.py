@@ -245,8 +245,8 @@ class AgentServiceServicer:
         resolution is in the log. The same answer again is OK with the same result, so it can be repeated safely.
 
         INVALID_ARGUMENT: INVALID_FIELD (an answer that does not fit the request). NOT_FOUND: SESSION_NOT_FOUND,
-        REQUEST_NOT_FOUND. FAILED_PRECONDITION: REQUEST_ALREADY_RESOLVED. ABORTED: REQUEST_BEING_ANSWERED. UNAVAILABLE:
-        ANSWER_NOT_DELIVERED (the request is still pending).
+        REQUEST_NOT_FOUND. FAILED_PRECONDITION: REQUEST_ALREADY_RESOLVED. UNAVAILABLE: ANSWER_NOT_DELIVERED (the request is
+        still pending). Of several clients that answer at once one wins; the others wait for it and learn the outcome.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

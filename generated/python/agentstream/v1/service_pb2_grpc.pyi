@@ -121,8 +121,8 @@ class AgentServiceStub:
     resolution is in the log. The same answer again is OK with the same result, so it can be repeated safely.
 
     INVALID_ARGUMENT: INVALID_FIELD (an answer that does not fit the request). NOT_FOUND: SESSION_NOT_FOUND,
-    REQUEST_NOT_FOUND. FAILED_PRECONDITION: REQUEST_ALREADY_RESOLVED. ABORTED: REQUEST_BEING_ANSWERED. UNAVAILABLE:
-    ANSWER_NOT_DELIVERED (the request is still pending).
+    REQUEST_NOT_FOUND. FAILED_PRECONDITION: REQUEST_ALREADY_RESOLVED. UNAVAILABLE: ANSWER_NOT_DELIVERED (the request is
+    still pending). Of several clients that answer at once one wins; the others wait for it and learn the outcome.
     """
     ReadBlob: _grpc.UnaryStreamMultiCallable[_service_pb2.ReadBlobRequest, _service_pb2.ReadBlobResponse]
     """ReadBlob streams content that was too large for an event.
@@ -223,8 +223,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
     resolution is in the log. The same answer again is OK with the same result, so it can be repeated safely.
 
     INVALID_ARGUMENT: INVALID_FIELD (an answer that does not fit the request). NOT_FOUND: SESSION_NOT_FOUND,
-    REQUEST_NOT_FOUND. FAILED_PRECONDITION: REQUEST_ALREADY_RESOLVED. ABORTED: REQUEST_BEING_ANSWERED. UNAVAILABLE:
-    ANSWER_NOT_DELIVERED (the request is still pending).
+    REQUEST_NOT_FOUND. FAILED_PRECONDITION: REQUEST_ALREADY_RESOLVED. UNAVAILABLE: ANSWER_NOT_DELIVERED (the request is
+    still pending). Of several clients that answer at once one wins; the others wait for it and learn the outcome.
     """
     ReadBlob: _aio.UnaryStreamMultiCallable[_service_pb2.ReadBlobRequest, _service_pb2.ReadBlobResponse]  # type: ignore[assignment]
     """ReadBlob streams content that was too large for an event.
@@ -394,8 +394,8 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         resolution is in the log. The same answer again is OK with the same result, so it can be repeated safely.
 
         INVALID_ARGUMENT: INVALID_FIELD (an answer that does not fit the request). NOT_FOUND: SESSION_NOT_FOUND,
-        REQUEST_NOT_FOUND. FAILED_PRECONDITION: REQUEST_ALREADY_RESOLVED. ABORTED: REQUEST_BEING_ANSWERED. UNAVAILABLE:
-        ANSWER_NOT_DELIVERED (the request is still pending).
+        REQUEST_NOT_FOUND. FAILED_PRECONDITION: REQUEST_ALREADY_RESOLVED. UNAVAILABLE: ANSWER_NOT_DELIVERED (the request is
+        still pending). Of several clients that answer at once one wins; the others wait for it and learn the outcome.
         """
 
     @_abc_1.abstractmethod
