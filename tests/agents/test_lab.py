@@ -4,6 +4,8 @@ Also the place to look up how a scenario is written.
 """
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import mcp_echo
+from tests.support import demo_script, mcp_echo, netns
 from tests.support.anthropic_server import (
     AnthropicServer,
     Gate,
@@ -19,6 +21,7 @@ from tests.support.anthropic_server import (
     cut,
     error,
     error_event,
+    hang,
     main_thread,
     redacted_thinking,
     refusal,
@@ -27,29 +30,44 @@ from tests.support.anthropic_server import (
     result_of,
     says,
     sub_agent,
+    task_notification,
     text,
     thinking,
     tool_use,
 )
+from tests.support.laboratory import CLAUDE_VERSIONS, agent_executable
 from tests.support.model_server import Json
 from tests.support.raw_claude import RawClaude
-from tools.agents.install import resolve
+from tools.agents.install import InstallError, names, resolve
 
-CLAUDE_VERSIONS = ("claude", "claude-newest")
 EVERY_CLAUDE = pytest.mark.parametrize("claude_cli", CLAUDE_VERSIONS, indirect=True)
 
 Claude = Callable[..., RawClaude]
 
 
 @pytest.mark.parametrize("name", CLAUDE_VERSIONS)
-def test_the_installed_cli_is_the_pinned_version(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_installed_cli_is_the_pinned_version(name: str) -> None:
+    command = [str(agent_executable(name)), "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.split()[0] == resolve(name).version
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_pin_resolves_to_a_program_of_its_installation(name: str) -> None:
     agent = resolve(name)
-    if not agent.installed:
-        pytest.skip(f"{name} is not installed")
-    printed = subprocess.run(
-        [agent.executable, "--version"], capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.split()[0] == agent.version
+    assert agent.executable.is_relative_to(agent.directory)
+    assert agent.version in agent.directory.name
+    assert "{" not in f"{agent.package} {agent.executable}"
+
+
+def test_an_agent_without_a_pin_is_an_error_that_lists_the_others() -> None:
+    with pytest.raises(InstallError, match="'nope'; there are: claude, "):
+        resolve("nope")
+
+
+@pytest.mark.skipif(not netns.inside(), reason="not in a network namespace")
+def test_only_loopback_can_be_reached() -> None:
+    assert [name for _, name in socket.if_nameindex()] == ["lo"]
 
 
 @EVERY_CLAUDE
@@ -303,6 +321,87 @@ async def test_an_image_in_the_prompt_reaches_the_model(
         await cli.result()
     [request] = model_server.requests
     assert [b["source"]["type"] for b in request.news if b["type"] == "image"] == ["base64"]
+
+
+@EVERY_CLAUDE
+async def test_the_end_of_a_background_task_starts_a_turn(
+    claude: Claude, model_server: AnthropicServer, workspace: Path
+) -> None:
+    os.mkfifo(workspace / "go")
+    go = os.open(workspace / "go", os.O_RDWR)
+    command = {"command": "read word < go", "run_in_background": True}
+    model_server.script(
+        reply(tool_use("Bash", command, id="toolu_bg")),
+        reply(text("Started."), when=result_of("toolu_bg")),
+        reply(text("It has ended."), when=task_notification),
+    )
+    async with claude("--allowedTools", "Bash") as cli:
+        await cli.prompt("Work in the background")
+        assert (await cli.result())["result"] == "Started."
+        os.write(go, b"now\n")
+        spontaneous = await cli.result()
+    assert spontaneous["result"] == "It has ended."
+    assert spontaneous["origin"]["kind"] == "task-notification"
+    os.close(go)
+
+
+@EVERY_CLAUDE
+async def test_broken_tool_input_is_the_models_to_mend(
+    claude: Claude, model_server: AnthropicServer
+) -> None:
+    model_server.script(
+        reply(tool_use("Bash", ['{"command": "ec', "ho"], id="toolu_broken")),
+        reply(text("My mistake."), when=result_of("toolu_broken")),
+    )
+    async with claude() as cli:
+        await cli.prompt("Echo")
+        await cli.result()
+    assert model_server.requests[1].tool_results["toolu_broken"]["is_error"]
+
+
+@EVERY_CLAUDE
+async def test_a_stream_that_hangs_can_be_interrupted(
+    claude: Claude, model_server: AnthropicServer
+) -> None:
+    model_server.script(reply(text("Wait ", hang(), "never said")), reply(text("Yes?")))
+    async with claude() as cli:
+        await cli.prompt("Talk")
+        await cli.until(lambda line: cli.deltas == ["Wait "])
+        await cli.control("interrupt")
+        assert (await cli.result())["is_error"]
+        await cli.prompt("Still there?")
+        assert (await cli.result())["result"] == "Yes?"
+
+
+async def test_a_reply_can_be_cut_after_any_event(
+    claude: Claude, model_server: AnthropicServer
+) -> None:
+    model_server.script(reply(text("never said"), cut_after=1), reply(text("Again.")))
+    async with claude() as cli:
+        await cli.prompt("Speak")
+        assert (await cli.result())["result"] == "Again."
+    assert model_server.requests[0].outcome == "cut"
+    assert cli.deltas in ([], ["Again."])
+
+
+@EVERY_CLAUDE
+async def test_the_demonstration_plays_to_its_end(
+    claude: Claude, model_server: AnthropicServer, workspace: Path
+) -> None:
+    model_server.script(*demo_script.demo_script())
+    async with claude() as cli:
+        await cli.prompt(demo_script.PROMPT)
+        bash = await cli.permission()
+        assert bash["request"]["tool_name"] == "Bash"
+        await cli.allow(bash)
+        question = await cli.permission()
+        [asked] = question["request"]["input"]["questions"]
+        await cli.allow(question, answers={asked["question"]: "Cat"})
+        edit = await cli.permission()
+        assert edit["request"]["tool_name"] == "Edit"
+        await cli.allow(edit)
+        assert (await cli.result())["subtype"] == "success"
+    assert "A cat looks into the pond" in (workspace / demo_script.FILE).read_text()
 
 
 async def test_a_request_outside_the_script_fails_the_test(

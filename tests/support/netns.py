@@ -11,8 +11,10 @@ import os
 import socket
 import struct
 import sys
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:  # the command needs nothing but Python
+    import pytest
 
 _INSIDE = "AGENTSTREAM_INSIDE_NETNS"
 _CLONE_NEWUSER = 0x10000000
@@ -63,22 +65,22 @@ def _loopback_up() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
 
 
-def restart_pytest_inside(config: pytest.Config) -> str | None:
+def restart_pytest_inside(config: "pytest.Config") -> str:
     """Start this pytest run again inside a namespace (does not return), or say why not.
 
-    For the hook `pytest_cmdline_main` of an initial conftest.
+    For the hook `pytest_cmdline_main`, outside.
     """
-    if inside():
-        return None
     reason = enter()
-    if reason is None:
-        capture = config.pluginmanager.getplugin("capturemanager")
-        if capture is not None:  # gives back the real stdout and stderr
-            capture.stop_global_capturing()
-        os.chdir(config.invocation_params.dir)
-        again = [sys.executable, "-m", "pytest", *config.invocation_params.args]
-        os.execv(sys.executable, [os.fspath(argument) for argument in again])
-    return reason
+    if reason is not None:
+        return reason
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:  # gives back the real stdout and stderr
+        capture.stop_global_capturing()
+    os.chdir(config.invocation_params.dir)
+    os.execv(
+        sys.executable,
+        [sys.executable, "-m", "pytest", *map(os.fspath, config.invocation_params.args)],
+    )
 
 
 def main() -> None:
