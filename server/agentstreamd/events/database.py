@@ -1,0 +1,92 @@
+"""The directory of the event log: its lock, its files, connections to it."""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+
+from .config import EventLogConfig
+from .errors import DataDirInUse, unavailable
+from .schema import migrate
+
+_DATABASE = "events.db"
+_LOCK = "lock"
+_DIRECTORY_MODE = 0o700
+_FILE_MODE = 0o600
+
+
+class Database:
+    """The directory of the log, locked by us from `open` to `close`.
+
+    Blocking; used off the event loop. The lock is released by the kernel when the process dies,
+    provided that no child holds its descriptor: children must be made by exec.
+    """
+
+    def __init__(self, config: EventLogConfig) -> None:
+        self._config = config
+        self._lock: int | None = None
+        self.path = config.directory / _DATABASE
+
+    def open(self) -> None:
+        """Makes the directory and the database where they are missing, locks and migrates.
+
+        Raises:
+            DataDirInUse: somebody else has it open.
+            SchemaTooNew: a newer program wrote it.
+            LogUnavailable: it can't be read or written.
+        """
+        try:
+            self._acquire()
+            try:
+                # SQLite gives its other files the mode of this one.
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+                os.chmod(self.path, _FILE_MODE)
+                with contextlib.closing(self.connect()) as connection:
+                    migrate(connection)
+                    connection.execute("PRAGMA journal_mode = WAL")
+            except BaseException:
+                self.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise unavailable(error) or error from error
+
+    def close(self) -> None:
+        """Releases the lock; all connections must be closed before."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def connect(self) -> sqlite3.Connection:
+        """Gives a connection in autocommit mode, to be used by one thread at a time."""
+        config = self._config
+        connection = sqlite3.connect(
+            self.path,
+            timeout=config.busy_timeout_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute(f"PRAGMA synchronous = {config.synchronous}")
+        # Checkpoints are made by the checkpointer, never in the middle of an append.
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute(f"PRAGMA journal_size_limit = {config.checkpoint_bytes}")
+        return connection
+
+    def _acquire(self) -> None:
+        directory = self._config.directory
+        directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        # flock and not lockf: it also keeps a second log in this process out.
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 32).decode("ascii", "replace").strip()
+            os.close(lock)
+            raise DataDirInUse(str(directory), holder) from None
+        except OSError:
+            os.close(lock)
+            raise
+        self._lock = lock
+        # For people only; that a full disk keeps it from being written must not keep us out.
+        with contextlib.suppress(OSError):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
