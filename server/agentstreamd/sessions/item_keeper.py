@@ -1,0 +1,364 @@
+"""The part of the stream keeper that keeps items: each started once, grown, completed once."""
+
+from collections.abc import Callable, Iterable
+
+from agentstream.v1 import event_pb2, item_pb2
+from agentstreamd.model import (
+    Draft,
+    Kind,
+    completed,
+    delta,
+    started,
+    status_item,
+    tool_call_item,
+    tool_result_item,
+    whole,
+)
+from agentstreamd.sessions.items import ItemBook, OpenItem, Remembered
+from agentstreamd.sessions.sizes import MAX_DELTA_CHARACTERS
+from agentstreamd.sessions.stamp import Stamper
+
+HELD_DRAFTS = 1024
+"""Drafts that wait for their parent, at most; then the parents are made up."""
+
+_ENDED_BEFORE_RESULT = "The turn ended before the tool returned."
+
+
+class ItemKeeper:
+    """Keeps the items of one stream.
+
+    Attributes:
+        turn_id: The running turn; empty when none runs. Set by the stream keeper.
+        book: Items, as far as they must be remembered.
+        handlers: What to do with each kind of draft about items.
+    """
+
+    def __init__(self, stamper: Stamper) -> None:
+        """Keep the items of the stream that `stamper` numbers."""
+        self.turn_id = ""
+        self.book = ItemBook()
+        self.handlers: dict[Kind, Callable[[Draft], None]] = {
+            Kind.ITEM_DELTA: self._on_delta,
+            Kind.ITEM_STARTED: self._on_item_started,
+            Kind.ITEM_COMPLETED: self._on_item_completed,
+        }
+        self._stamper = stamper
+        self._stamp = stamper.stamp
+        self._held: dict[str, list[Draft]] = {}
+        self._held_items: dict[str, str] = {}
+        self._held_count = 0
+        self._late: Remembered[str, None] = Remembered(1024)
+
+    def restore(self, kind: Kind, past: event_pb2.Event) -> None:
+        """Take note of an event about an item that is in the log already."""
+        book = self.book
+        if kind is Kind.ITEM_STARTED:
+            book.start(past.item_started.item, past.turn_id)
+        elif kind is Kind.ITEM_DELTA:
+            opened = book.open.get(past.item_delta.item_id)
+            if opened is not None:
+                opened.take_delta(past.item_delta)
+        else:
+            item = past.item_completed.item
+            book.open.pop(item.item_id, None)
+            book.note_call(item, past.turn_id)
+            book.note_result(item)
+
+    def _on_item_started(self, draft: Draft) -> None:
+        book = self.book
+        item = draft.event.item_started.item
+        current = book.current(item.item_id)
+        opened = book.open.get(current)
+        if opened is not None:
+            opened.stub = False
+            return
+        if self._is_late_result(item):
+            self._late.put(item.item_id, None)
+            return
+        if item.parent_id:
+            parent = book.current(item.parent_id)
+            if parent not in book.known:
+                self._hold(parent, item.item_id, draft)
+                return
+            item.parent_id = parent
+        if current in book.known:
+            fresh = book.fresh(item.item_id)
+            book.alias.put(item.item_id, fresh)
+            item.item_id = fresh
+        self._settle_call(item)
+        turn_id = self.turn_id
+        self._stamp(draft, turn_id)
+        book.start(item, turn_id)
+        self._release(item.item_id)
+
+    def _on_delta(self, draft: Draft) -> None:
+        book = self.book
+        payload = draft.event.item_delta
+        item_id = payload.item_id
+        opened = book.open.get(item_id) if not len(book.alias) else None
+        if opened is None:
+            current = book.current(item_id)
+            opened = book.open.get(current)
+            if opened is None:
+                if item_id in self._held_items:
+                    self._hold(self._held_items[item_id], item_id, draft)
+                    return
+                if current in book.known or item_id in self._late:
+                    self._late_delta(current, draft)
+                    return
+                opened = self._stub_for(payload)
+            elif current != item_id:
+                payload.item_id = current
+        if len(payload.text) > MAX_DELTA_CHARACTERS:
+            for piece in _split(draft):
+                opened.take_delta(piece.event.item_delta)
+                self._stamp(piece, opened.turn_id)
+            return
+        opened.take_delta(payload)
+        self._stamp(draft, opened.turn_id)
+
+    def _on_item_completed(self, draft: Draft) -> None:
+        book = self.book
+        item = draft.event.item_completed.item
+        native_id = item.item_id
+        current = book.current(native_id)
+        opened = book.open.get(current)
+        if opened is None:
+            if native_id in self._held_items:
+                self._hold(self._held_items[native_id], native_id, draft)
+                return
+            if native_id in self._late or current in book.known or self._is_late_result(item):
+                self._late_item(current, draft)
+                return
+            head = item_pb2.Item()
+            head.CopyFrom(item)
+            del head.content[:]
+            self._on_item_started(started(head, draft.raw, synthetic=True))
+            if native_id in self._held_items:
+                self._hold(self._held_items[native_id], native_id, draft)
+                return
+            opened = book.open[book.current(native_id)]
+        item.item_id = opened.item.item_id
+        parent = book.current(item.parent_id)
+        item.parent_id = opened.item.parent_id or (parent if parent in book.known else "")
+        if item.status == item_pb2.ITEM_STATUS_FAILED and not item.content:
+            item.content.extend(opened.content_so_far(self._call_of(opened)).content)
+        self._settle_call(item, opened)
+        self._complete(opened, draft)
+
+    def _complete(self, opened: OpenItem, draft: Draft) -> None:
+        item = draft.event.item_completed.item
+        if item.kind == item_pb2.ITEM_KIND_MESSAGE and item.role == item_pb2.ITEM_ROLE_ASSISTANT:
+            self._settle_deltas(opened, item, draft.raw)
+        self._stamp(draft, opened.turn_id)
+        del self.book.open[item.item_id]
+        self.book.note_call(item, opened.turn_id)
+        self.book.note_result(item)
+
+    def _settle_deltas(self, opened: OpenItem, item: item_pb2.Item, raw: tuple[bytes, ...]) -> None:
+        """Make the deltas of an assistant's message give its completed content."""
+        for index, part in enumerate(item.content):
+            which = part.WhichOneof("part")
+            if which == "text":
+                kind, text = event_pb2.DELTA_KIND_TEXT, part.text.text
+            elif which == "reasoning":
+                kind, text = event_pb2.DELTA_KIND_REASONING, part.reasoning.text
+            else:
+                continue
+            have = opened.text(index)
+            if have == text:
+                continue
+            if text.startswith(have):
+                fix = delta(item.item_id, index, kind, text[len(have) :], raw, synthetic=True)
+            else:
+                fix = delta(item.item_id, index, kind, text, raw, replace=True, synthetic=True)
+            self._on_delta(fix)
+        for index in opened.texts:
+            if index >= len(item.content) and opened.text(index):
+                kind = opened.kinds[index]
+                self._on_delta(
+                    delta(item.item_id, index, kind, "", raw, replace=True, synthetic=True)
+                )
+
+    def _settle_call(self, item: item_pb2.Item, opened: OpenItem | None = None) -> None:
+        """Give a call or a result the call id that is right in this stream."""
+        book = self.book
+        if not item.content:
+            return
+        if item.kind == item_pb2.ITEM_KIND_TOOL_CALL:
+            call = item.content[0].tool_call
+            known = book.call_of_item.get(item.item_id) if opened is not None else None
+            if known:
+                call.call_id = known
+            elif call.call_id in book.calls:
+                fresh = book.fresh_call(call.call_id)
+                book.call_alias.put(call.call_id, fresh)
+                call.call_id = fresh
+        elif item.kind == item_pb2.ITEM_KIND_TOOL_RESULT:
+            result = item.content[0].tool_result
+            result.call_id = book.current_call(result.call_id)
+            if opened is not None and result.call_id not in book.calls:
+                self._stub_call(result.call_id)
+
+    def _stub_call(self, call_id: str) -> None:
+        stub = tool_call_item(
+            self.book.fresh(f"call:{call_id}"),
+            name="unknown",
+            arguments_json="{}",
+            call_id=call_id,
+        )
+        for draft in whole(stub, synthetic=True):
+            self.handlers[draft.kind](draft)
+
+    def _stub_for(self, payload: event_pb2.ItemDelta) -> OpenItem:
+        """Start an item that a delta names and nobody started."""
+        item = item_pb2.Item(item_id=payload.item_id)
+        match payload.kind:
+            case event_pb2.DELTA_KIND_TOOL_OUTPUT:
+                item.kind, item.role = item_pb2.ITEM_KIND_TOOL_RESULT, item_pb2.ITEM_ROLE_TOOL
+            case event_pb2.DELTA_KIND_TOOL_ARGUMENTS:
+                item.kind, item.role = item_pb2.ITEM_KIND_TOOL_CALL, item_pb2.ITEM_ROLE_ASSISTANT
+            case _:
+                item.kind, item.role = item_pb2.ITEM_KIND_MESSAGE, item_pb2.ITEM_ROLE_ASSISTANT
+        return self._open_stub(item)
+
+    def _open_stub(self, item: item_pb2.Item) -> OpenItem:
+        self._stamp(started(item, synthetic=True), self.turn_id)
+        return self.book.start(item, self.turn_id, stub=True)
+
+    def _call_of(self, opened: OpenItem) -> str:
+        """The call id that a cut-off call or result belongs to."""
+        item = opened.item
+        if item.kind == item_pb2.ITEM_KIND_TOOL_RESULT:
+            return self.book.call_of_item.get(item.parent_id) or f"unknown:{item.item_id}"
+        return self.book.call_of_item.get(item.item_id) or self.book.fresh_call(item.item_id)
+
+    def close(self, turn_id: str | None) -> None:
+        """Complete what is open of a turn (of everything, for None) and answer its calls."""
+        book = self.book
+        for item_id, opened in reversed(list(book.open.items())):
+            if turn_id is not None and opened.turn_id != turn_id:
+                continue
+            item = opened.content_so_far(self._call_of(opened))
+            self._settle_call(item, opened)
+            self._complete(opened, completed(item, failed=True, synthetic=True))
+            book.forced.put(item_id, None)
+        for call_id in list(book.unanswered):
+            call = book.calls.get(call_id)
+            if call is not None and (turn_id is None or call.turn_id == turn_id):
+                self._answer_call(call_id, call.item_id, call.turn_id)
+
+    def _answer_call(self, call_id: str, call_item_id: str, turn_id: str) -> None:
+        book = self.book
+        item = tool_result_item(
+            book.fresh(f"{call_item_id}:no-result"),
+            call_id=call_id,
+            output=_ENDED_BEFORE_RESULT,
+            is_error=True,
+            parent_id=call_item_id,
+        )
+        for draft in whole(item, failed=True, synthetic=True):
+            self._stamp(draft, turn_id)
+        book.known.put(item.item_id, None)
+        book.note_result(item)
+
+    # What comes too late
+
+    def _is_late_result(self, item: item_pb2.Item) -> bool:
+        """A result for a call that has one already (the keeper's, when its turn had ended)."""
+        if item.kind != item_pb2.ITEM_KIND_TOOL_RESULT:
+            return False
+        book = self.book
+        call_id = item.content[0].tool_result.call_id if item.content else ""
+        call_id = call_id or book.call_of_item.get(book.current(item.parent_id)) or ""
+        call = book.calls.get(book.current_call(call_id))
+        return call is not None and call.answered
+
+    def _late_item(self, about: str, draft: Draft) -> None:
+        item = draft.event.item_completed.item
+        self.say("late_output", "", draft, about=about, content=list(item.content))
+
+    def _late_delta(self, about: str, draft: Draft) -> None:
+        # Said once: the content comes again, whole, when the agent completes the item.
+        if about in self._late:
+            return
+        self._late.put(about, None)
+        part = item_pb2.ContentPart()
+        part.text.text = draft.event.item_delta.text
+        self.say("late_output", "", draft, about=about, content=[part])
+
+    def say(
+        self,
+        label: str,
+        detail: str,
+        draft: Draft,
+        *,
+        about: str = "",
+        content: list[item_pb2.ContentPart] | None = None,
+    ) -> None:
+        """Put a status item into the stream that says what `draft` could not."""
+        book = self.book
+        item = status_item(
+            book.fresh(f"{label}:{about or self._stamper.sequence + 1}"),
+            label,
+            detail,
+            parent_id=about if about in book.known else "",
+            more=content or (),
+        )
+        for made in whole(item, draft.raw):
+            made.event.source = draft.event.source
+            made.event.synthetic = draft.event.synthetic
+            self._stamp(made, self.turn_id)
+        book.known.put(item.item_id, None)
+
+    # What comes before its parent
+
+    def _hold(self, parent_id: str, item_id: str, draft: Draft) -> None:
+        self._held.setdefault(parent_id, []).append(draft)
+        self._held_items[item_id] = parent_id
+        self._held_count += 1
+        if self._held_count > HELD_DRAFTS:
+            self.release_held()
+
+    def _release(self, parent_id: str) -> None:
+        waiting = self._held.pop(parent_id, None)
+        if waiting is None:
+            return
+        self._held_count -= len(waiting)
+        for draft in waiting:
+            payload = draft.event
+            item_id = (
+                payload.item_delta.item_id
+                if draft.kind is Kind.ITEM_DELTA
+                else payload.item_started.item.item_id
+                if draft.kind is Kind.ITEM_STARTED
+                else payload.item_completed.item.item_id
+            )
+            self._held_items.pop(item_id, None)
+            self.handlers[draft.kind](draft)
+
+    def release_held(self) -> None:
+        """Nobody comes any more: make up the parents that are waited for."""
+        while self._held:
+            parent_id = next(iter(self._held))
+            self.stub_parent(parent_id)
+
+    def stub_parent(self, parent_id: str) -> None:
+        """Make up the item `parent_id`, and let go of what waits for it."""
+        item = item_pb2.Item(item_id=parent_id)
+        item.kind, item.role = item_pb2.ITEM_KIND_UNKNOWN, item_pb2.ITEM_ROLE_SYSTEM
+        self._open_stub(item)
+        self._release(parent_id)
+
+
+def _split(draft: Draft) -> Iterable[Draft]:
+    """A long delta as several."""
+    payload = draft.event.item_delta
+    text = payload.text
+    for start in range(0, len(text), MAX_DELTA_CHARACTERS):
+        piece = event_pb2.Event()
+        piece.CopyFrom(draft.event)
+        piece.item_delta.text = text[start : start + MAX_DELTA_CHARACTERS]
+        if start:
+            piece.item_delta.operation = event_pb2.DELTA_OPERATION_APPEND
+        yield Draft(draft.kind, piece, draft.raw)

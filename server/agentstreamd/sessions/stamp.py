@@ -1,0 +1,96 @@
+"""Stamping: a draft gets its place in the stream and becomes a record for the log."""
+
+from collections.abc import Callable
+
+from agentstream.v1 import event_pb2
+from agentstreamd.events.log import Record
+from agentstreamd.model import Draft
+from agentstreamd.sessions.sizes import (
+    ENVELOPE_BYTES,
+    MAX_EVENT_BYTES,
+    RAW_INLINE_BYTES,
+    Blobs,
+    encode_native,
+    shrink,
+)
+
+_NANOSECONDS = 1_000_000_000
+
+
+class Stamper:
+    """Numbers, dates and serializes the events of one session.
+
+    Attributes:
+        sequence: Sequence of the last event stamped.
+        native_session_id: The agent's id of the session, as far as known.
+        records: Records stamped and not yet taken.
+        blobs: Blobs that belong to them.
+        listener: When set, is shown every stamped event (replaying a transcript reads them here).
+    """
+
+    def __init__(self, session_id: str, uid: str, *, store_raw: bool, sequence: int = 0) -> None:
+        """Go on after `sequence`; native messages are left out unless `store_raw`."""
+        self.session_id = session_id
+        self.sequence = sequence
+        self.native_session_id = ""
+        self.records: list[Record] = []
+        self.blobs = Blobs({})
+        self.listener: Callable[[event_pb2.Event, Record], None] | None = None
+        self._event_id_prefix = f"{uid}-"
+        self._store_raw = store_raw
+        self._seconds = 0
+        self._nanos = 0
+        self._last_ns = 0
+        self._raw_key: tuple[bytes, ...] = ()
+        self._raw_encoded = b""
+
+    def set_time(self, now_ns: int) -> None:
+        """The time of the events that follow, Unix nanoseconds; never goes back within a stream."""
+        if now_ns < self._last_ns:
+            now_ns = self._last_ns
+        self._last_ns = now_ns
+        self._seconds, self._nanos = divmod(now_ns, _NANOSECONDS)
+
+    @property
+    def time_ns(self) -> int:
+        """The time of the last event, Unix nanoseconds."""
+        return self._last_ns
+
+    def stamp(self, draft: Draft, turn_id: str) -> int:
+        """Make `draft` the next event; returns its sequence."""
+        event = draft.event
+        self.sequence = sequence = self.sequence + 1
+        event.event_id = self._event_id_prefix + str(sequence)
+        event.sequence = sequence
+        time = event.time
+        time.seconds = self._seconds
+        time.nanos = self._nanos
+        event.session_id = self.session_id
+        if self.native_session_id:
+            event.native_session_id = self.native_session_id
+        if turn_id:
+            event.turn_id = turn_id
+        encoded = event.SerializeToString()
+        if len(encoded) > MAX_EVENT_BYTES - ENVELOPE_BYTES:
+            shrink(event, self.blobs)
+            encoded = event.SerializeToString()
+        raw = b""
+        if draft.raw and self._store_raw:
+            raw = self._raw_encoded if draft.raw is self._raw_key else self._encode_raw(draft.raw)
+        record = Record(encoded, raw, draft.kind)
+        self.records.append(record)
+        if self.listener is not None:
+            self.listener(event, record)
+        return sequence
+
+    def _encode_raw(self, raw: tuple[bytes, ...]) -> bytes:
+        carrier = event_pb2.Event()
+        room = MAX_EVENT_BYTES // 2
+        for message in raw:
+            inline = len(message) <= min(room, RAW_INLINE_BYTES)
+            if inline:
+                room -= len(message)
+            carrier.raw.append(encode_native(message, self.blobs, inline=inline))
+        self._raw_key = raw
+        self._raw_encoded = carrier.SerializeToString()
+        return self._raw_encoded
