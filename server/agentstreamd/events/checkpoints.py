@@ -30,6 +30,7 @@ class Checkpointer:
         self._stopping = False
         self._fresh = 0  # bytes written since the thread was last woken
         self._size = 0  # bytes in the write-ahead log, at most
+        self._ripe = False
         self._thread = threading.Thread(target=self._run, name="events-checkpoint", daemon=True)
 
     def start(self) -> None:
@@ -45,14 +46,15 @@ class Checkpointer:
 
     def written(self, payload: int, rows: int = 1) -> None:
         """Called by the writer after a commit of `payload` bytes in `rows` rows."""
-        # A commit writes whole pages, and with each the way down the tree.
-        size = payload + 3 * self._page_bytes * rows
+        # A commit writes whole pages, and part of the way down the tree.
+        size = payload + 2 * self._page_bytes * rows
         self._fresh += size
         self._size += size
         if self._fresh >= self._config.checkpoint_bytes:
             self._fresh = 0
             self._due.set()
-        if self._size >= self._config.wal_bytes:
+        if self._ripe or self._size >= self._config.wal_bytes:
+            self._ripe = False
             with self._lock:
                 self._checkpoint(self._writer, "PASSIVE")
                 if self._size >= self._config.wal_bytes // 2:
@@ -63,6 +65,8 @@ class Checkpointer:
             self._due.clear()
             with self._lock:
                 self._checkpoint(self._connection, "PASSIVE")
+                # Now little is left to copy: the best moment for the writer to finish.
+                self._ripe = self._size >= self._config.wal_bytes // 2
 
     def _checkpoint(self, connection: sqlite3.Connection, mode: str) -> None:
         try:

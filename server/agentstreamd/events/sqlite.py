@@ -21,6 +21,7 @@ from .errors import (
     unavailable,
 )
 from .frames import build_chunks
+from .handover import Handover
 from .jobs import AppendJob, CompactJob, CreateJob, DeleteJob, Job, Outcome
 from .live import LiveSessions, Session
 from .log import EventLog, Record, SessionInfo, SessionPage
@@ -45,6 +46,7 @@ class SqliteEventLog(EventLog):
         self._loop = asyncio.get_running_loop()
         self._live = LiveSessions(config.tail_session_bytes, config.tail_total_bytes)
         self._pages = PageCache(config.page_cache_bytes)
+        self._handover = Handover(self._loop)
         self._queued_bytes = 0
         self._line: deque[Job] = deque()  # jobs for which the queue has no room yet
         self._epoch = 0
@@ -241,7 +243,7 @@ class SqliteEventLog(EventLog):
                 self._writer_connection,
                 self._checkpointer,
                 self._config,
-                lambda outcome: self._call(self._settle, outcome),
+                self._deliver,
                 self._disconnect,
                 before_commit,
             )
@@ -271,12 +273,18 @@ class SqliteEventLog(EventLog):
         # Also reached when the writer died of what nobody thought of.
         self._closed.set()
         self._live.close()
+        self._handover.close()
         for job in (*self._writer.abandoned(), *self._line):
             if not job.future.done():
                 job.future.set_exception(LogUnavailable(Reason.CLOSED, "the log was closed"))
         self._line.clear()
         if not self._finished.done():
             self._finished.set_result(None)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        """Called by the writer thread."""
+        self._call(self._settle, outcome)
+        self._handover.progress()
 
     def _call(self, function: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs) -> None:
         # RuntimeError: the loop was closed without closing the log; nobody is left to be told.
@@ -303,6 +311,7 @@ class SqliteEventLog(EventLog):
     def _enqueue(self, job: Job) -> None:
         self._queued_bytes += job.size
         self._writer.submit(job)
+        self._handover.begin()
 
     def _settle(self, outcome: Outcome) -> None:
         self._epoch = outcome.epoch
@@ -312,6 +321,7 @@ class SqliteEventLog(EventLog):
                 self._live.apply(change, now)
         for job in outcome.jobs:
             self._queued_bytes -= job.size
+            self._handover.end()
             if job.future.done():  # its awaiter was cancelled
                 continue
             if job.error is not None:
@@ -349,12 +359,15 @@ class SqliteEventLog(EventLog):
     ) -> _T:
         if self._closed.is_set():
             raise LogUnavailable(Reason.CLOSED, "the log was closed")
+        self._handover.begin()
         try:
             return await self._loop.run_in_executor(
                 self._pool, lambda: self._with_connection(query, *args, **kwargs)
             )
         except (OSError, sqlite3.Error) as error:
             raise unavailable(error) or error from error
+        finally:
+            self._handover.end()
 
     def _with_connection(
         self,
@@ -367,6 +380,7 @@ class SqliteEventLog(EventLog):
             return query(connection, *args, **kwargs)
         finally:
             self._connections.put(connection)
+            self._handover.progress()
 
     def _drop_idle(self) -> None:
         idle = self._config.idle_seconds
