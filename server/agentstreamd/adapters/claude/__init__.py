@@ -1,0 +1,1 @@
+"""Claude Code: its normalizer (pure) and its driver, over the stream-json protocol."""
