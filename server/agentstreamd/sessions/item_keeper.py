@@ -49,6 +49,11 @@ class ItemKeeper:
         self._held_count = 0
         self._late: Remembered[str, None] = Remembered(1024)
 
+    def remember(self, item: item_pb2.Item, turn_id: str) -> None:
+        """Take note of an item that was completed before a moment when nothing was under way."""
+        self.book.note_call(item, turn_id)
+        self.book.note_result(item)
+
     def restore(self, kind: Kind, past: event_pb2.Event) -> None:
         """Take note of an event about an item that is in the log already."""
         book = self.book

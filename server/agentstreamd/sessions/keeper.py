@@ -271,6 +271,22 @@ class StreamKeeper:
             case _:
                 pass
 
+    def remember(self, past: event_pb2.Event) -> None:
+        """Take note of an event of before a moment when nothing was under way: ids are taken."""
+        match past.WhichOneof("payload"):
+            case "item_started":
+                self._items.book.known.put(past.item_started.item.item_id, None)
+            case "item_completed":
+                self._items.remember(past.item_completed.item, past.turn_id)
+            case "permission_requested" | "question_requested" | "form_requested" as which:
+                self._requests.remember(request_of(Kind[which.upper()], past).request_id)
+            case _:
+                pass
+
+    def close_all(self, reason: str) -> None:
+        """Close what is still open, outside turns too."""
+        self._close(None, reason)
+
     # Session and turns
 
     def _on_session_started(self, draft: Draft) -> None:

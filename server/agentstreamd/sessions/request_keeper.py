@@ -47,6 +47,10 @@ class RequestKeeper:
         self._requests.put(pending.request.request_id, None)
         self.pending[pending.request.request_id] = pending
 
+    def remember(self, request_id: str) -> None:
+        """A request that was resolved before a moment when nothing was under way."""
+        self._requests.put(request_id, None)
+
     def cancel_all(self, turn_id: str | None, reason: str) -> None:
         """Cancel the requests of a turn (all, for None)."""
         for pending in list(self.pending.values()):

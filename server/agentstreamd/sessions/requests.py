@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agentstream.v1 import event_pb2, interaction_pb2
+from agentstream.v1 import event_pb2, interaction_pb2, service_pb2
 from agentstreamd.model import Draft, Kind, event
 
 Request = (
@@ -114,3 +114,27 @@ def resolution(
         case _:
             pass
     return Draft(kind, made)
+
+
+def respond_response(resolved: Resolved, sequence: int) -> service_pb2.RespondResponse:
+    """A resolution as `Respond` returns it."""
+    response = service_pb2.RespondResponse(sequence=sequence)
+    match resolved:
+        case interaction_pb2.PermissionResolved():
+            response.permission.CopyFrom(resolved)
+        case interaction_pb2.QuestionResolved():
+            response.question.CopyFrom(resolved)
+        case interaction_pb2.FormResolved():
+            response.form.CopyFrom(resolved)
+    return response
+
+
+def resolved_in(response: service_pb2.RespondResponse) -> Resolved:
+    """The resolution in what `Respond` returns."""
+    match response.WhichOneof("resolution"):
+        case "question":
+            return response.question
+        case "form":
+            return response.form
+        case _:
+            return response.permission

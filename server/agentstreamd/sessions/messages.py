@@ -1,0 +1,159 @@
+"""Taking messages and changes of settings from clients."""
+
+from agentstream.v1 import agent_pb2, error_pb2, event_pb2, service_pb2
+from agentstreamd.events.errors import LogUnavailable
+from agentstreamd.events.log import EventLog
+from agentstreamd.sessions import errors, stored
+from agentstreamd.sessions.agents import adapter_errors
+from agentstreamd.sessions.checks import check_labels, check_title
+from agentstreamd.sessions.config import SessionsConfig
+from agentstreamd.sessions.prompts import check_message, has_part
+from agentstreamd.sessions.runtime import SessionRuntime
+
+UPDATABLE = ("model", "permission_mode", "title", "labels")
+
+
+async def send_message(
+    runtime: SessionRuntime,
+    agent: agent_pb2.Agent,
+    request: service_pb2.SendMessageRequest,
+    log: EventLog,
+    config: SessionsConfig,
+) -> service_pb2.SendMessageResponse:
+    """Start a turn with a message, or do what it says for a busy session."""
+    violations = check_message(request)
+    if violations:
+        raise errors.invalid(*violations)
+    digest = stored.digest(request)
+    earlier = await _earlier(runtime, request, digest, log)
+    if earlier is not None:
+        return earlier
+    runtime.check_live()
+    _check_capabilities(agent, request)
+    if not runtime.busy:
+        return await runtime.start_turn(request, digest)
+    if request.when_busy == service_pb2.WHEN_BUSY_QUEUE:
+        if runtime.queue_length >= config.max_queued_messages:
+            raise errors.SessionError(
+                error_pb2.ERROR_REASON_LIMIT_EXCEEDED,
+                f"{runtime.queue_length} messages wait already",
+                {"limit": "max_queued_messages", "value": str(config.max_queued_messages)},
+            )
+        return await runtime.enqueue(request, digest)
+    if request.when_busy == service_pb2.WHEN_BUSY_STEER and runtime.keeper.turn_id:
+        if not agent.capabilities.steer:
+            raise errors.not_supported(
+                agent.name, "steer", f"{agent.name} takes no message while a turn runs"
+            )
+        with adapter_errors(agent.name):
+            return await runtime.steer(request, digest)
+    turn_id = runtime.keeper.turn_id
+    raise errors.SessionError(
+        error_pb2.ERROR_REASON_TURN_IN_PROGRESS,
+        f"a turn is running in session {runtime.session_id!r}; wait for it, interrupt it, or send "
+        "with when_busy",
+        {"turn_id": turn_id},
+    )
+
+
+async def _earlier(
+    runtime: SessionRuntime,
+    request: service_pb2.SendMessageRequest,
+    digest: bytes,
+    log: EventLog,
+) -> service_pb2.SendMessageResponse | None:
+    """What was answered to this message before."""
+    client_message_id = request.client_message_id
+    if not client_message_id:
+        return None
+    try:
+        value = await log.get(runtime.session_id, stored.message_key(client_message_id))
+    except LogUnavailable as error:
+        raise errors.log_unavailable(error.detail) from error
+    if value is not None:
+        known, encoded = stored.split_digest(value)
+        _check_same(client_message_id, known, digest)
+        return service_pb2.SendMessageResponse.FromString(encoded)
+    accepted = runtime.accepted(client_message_id)
+    if accepted is None:
+        return None
+    _check_same(client_message_id, accepted.digest, digest)
+    await runtime.committed(accepted.ticket)
+    return accepted.response
+
+
+def _check_same(client_message_id: str, known: bytes, digest: bytes) -> None:
+    if known != digest:
+        raise errors.SessionError(
+            error_pb2.ERROR_REASON_MESSAGE_ID_REUSED,
+            f"client_message_id {client_message_id!r} was used for another message",
+            {"client_message_id": client_message_id},
+            [("client_message_id", "was used for another message")],
+        )
+
+
+def _check_capabilities(agent: agent_pb2.Agent, request: service_pb2.SendMessageRequest) -> None:
+    can = agent.capabilities
+    for needed, allowed, capability, what in (
+        (has_part(request, "image"), can.image_input, "image_input", "images"),
+        (has_part(request, "file"), can.file_input, "file_input", "files"),
+        (request.command, can.commands, "commands", "commands"),
+    ):
+        if needed and not allowed:
+            raise errors.not_supported(agent.name, capability, f"{agent.name} takes no {what}")
+
+
+async def update_settings(
+    runtime: SessionRuntime, agent: agent_pb2.Agent, request: service_pb2.UpdateSessionRequest
+) -> None:
+    """Change what the mask names; returns when that is durable and the agent has taken it."""
+    paths = list(dict.fromkeys(request.update_mask.paths))
+    wanted = request.config
+    found = [
+        ("update_mask", f"{path!r} can't be updated") for path in paths if path not in UPDATABLE
+    ]
+    if not paths:
+        found.append(("update_mask", "names nothing to update"))
+    if "title" in paths:
+        found.extend(check_title(wanted.title))
+    if "labels" in paths:
+        found.extend(check_labels(dict(wanted.labels)))
+    if "model" in paths and (wanted.model.startswith("-") or "\0" in wanted.model):
+        found.append(("config.model", "must not begin with '-' or hold a NUL character"))
+    if "permission_mode" in paths and wanted.permission_mode not in {
+        info.mode for info in agent.permission_modes
+    }:
+        found.append(("config.permission_mode", f"is not a mode of {agent.name}"))
+    if found:
+        raise errors.invalid(*found)
+    runtime.check_live()
+    can = agent.capabilities
+    for path, allowed in (
+        ("model", can.change_model),
+        ("permission_mode", can.change_permission_mode),
+    ):
+        if path in paths and not allowed:
+            raise errors.not_supported(
+                agent.name, f"change_{path}", f"{agent.name} can't change its {path} mid-session"
+            )
+    model = wanted.model if "model" in paths else None
+    mode = wanted.permission_mode if "permission_mode" in paths else None
+    if model is not None or mode is not None:
+        with adapter_errors(agent.name):
+            await runtime.change_agent_settings(model, mode)
+    update = event_pb2.SessionUpdated()
+    config = runtime.config
+    if model is not None:
+        config.model = update.model = model
+    if mode is not None:
+        config.permission_mode = update.permission_mode = mode
+    if "title" in paths:
+        config.title = update.title = wanted.title
+    if "labels" in paths:
+        config.labels.clear()
+        config.labels.update(wanted.labels)
+        update.labels.labels.update(wanted.labels)
+        update.labels.SetInParent()
+    runtime.tick()
+    runtime.keeper.update(update)
+    await runtime.committed(runtime.flush({stored.CONFIG: config.SerializeToString()}))

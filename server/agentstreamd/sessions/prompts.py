@@ -1,0 +1,78 @@
+"""Messages of clients: checking them, and what of them the stream shows."""
+
+from agentstream.v1 import item_pb2, service_pb2
+from agentstreamd.model import file_ref_part, image_part, text_part
+
+MAX_IMAGE_BYTES = 20 * 1024 * 1024
+MAX_FILE_BYTES = 32 * 1024 * 1024
+PREVIEW_CHARACTERS = 200
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def check_message(request: service_pb2.SendMessageRequest) -> list[tuple[str, str]]:
+    """What is wrong with a message, whatever the agent can do: field paths and descriptions."""
+    found: list[tuple[str, str]] = []
+    if not request.parts:
+        found.append(("parts", "at least one part is required"))
+    if len(request.client_message_id) > 128:
+        found.append(("client_message_id", "is longer than 128 characters"))
+    if request.when_busy not in service_pb2.WhenBusy.values():
+        found.append(("when_busy", "is not a known value"))
+    for index, part in enumerate(request.parts):
+        found.extend((f"parts[{index}]{path}", text) for path, text in _check_part(part))
+    if request.command and [part.WhichOneof("part") for part in request.parts] != ["text"]:
+        found.append(("command", "a command has exactly one text part"))
+    return found
+
+
+def _check_part(part: service_pb2.InputPart) -> list[tuple[str, str]]:
+    match part.WhichOneof("part"):
+        case "text":
+            return [] if part.text.strip() else [(".text", "is empty")]
+        case "image":
+            found = []
+            if part.image.media_type not in IMAGE_TYPES:
+                found.append((".image.media_type", f"must be one of {', '.join(IMAGE_TYPES)}"))
+            if not part.image.data:
+                found.append((".image.data", "is required"))
+            if len(part.image.data) > MAX_IMAGE_BYTES:
+                found.append((".image.data", "is larger than 20 MiB"))
+            return found
+        case "file":
+            found = []
+            if not part.file.name:
+                found.append((".file.name", "is required"))
+            if not part.file.media_type:
+                found.append((".file.media_type", "is required"))
+            if len(part.file.data) > MAX_FILE_BYTES:
+                found.append((".file.data", "is larger than 32 MiB"))
+            return found
+        case _:
+            return [("", "holds nothing")]
+
+
+def has_part(request: service_pb2.SendMessageRequest, which: str) -> bool:
+    """Whether the message has a part of this kind."""
+    return any(part.WhichOneof("part") == which for part in request.parts)
+
+
+def preview(parts: "list[service_pb2.InputPart] | tuple[service_pb2.InputPart, ...]") -> str:
+    """The beginning of a message's text."""
+    text = " ".join(part.text for part in parts if part.WhichOneof("part") == "text")
+    return text[:PREVIEW_CHARACTERS]
+
+
+def user_item(item_id: str, parts: "tuple[service_pb2.InputPart, ...]") -> item_pb2.Item:
+    """The message as an item of the stream."""
+    item = item_pb2.Item(
+        item_id=item_id, kind=item_pb2.ITEM_KIND_MESSAGE, role=item_pb2.ITEM_ROLE_USER
+    )
+    for part in parts:
+        match part.WhichOneof("part"):
+            case "image":
+                item.content.append(image_part(part.image.media_type, part.image.data))
+            case "file":
+                item.content.append(file_ref_part(part.file.name, item_pb2.FILE_ACTION_READ))
+            case _:
+                item.content.append(text_part(part.text))
+    return item

@@ -1,0 +1,100 @@
+"""How a session's state is kept beside its events: keys and encodings."""
+
+import hashlib
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from agentstream.v1 import service_pb2, session_pb2
+
+SESSION = "session"
+"""`Session` without secrets, at the last moment nothing was under way (or as a turn began); its
+`latest_sequence` is where a restart begins to read the stream."""
+CONFIG = "config"
+"""`SessionConfig` as it is now, secrets included."""
+CREATED = "created"
+"""Digest of the settings the session was created with."""
+ADAPTER = "adapter"
+"""The adapter's private state."""
+
+_DIGEST_BYTES = 32
+
+
+def digest(message: Message) -> bytes:
+    """Tells two messages apart."""
+    return hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
+
+
+def message_key(client_message_id: str) -> str:
+    """Key of what was answered to a message: digest of the message, `SendMessageResponse`."""
+    return f"message/{client_message_id}"
+
+
+def intent_key(request_id: str) -> str:
+    """Key of an answer that is being delivered: `RespondRequest`."""
+    return f"intent/{request_id}"
+
+
+def resolution_key(request_id: str) -> str:
+    """Key of how a request was resolved: digest of the answer, `RespondResponse`."""
+    return f"resolution/{request_id}"
+
+
+def queue_key(turn_id: str) -> str:
+    """Key of a message that waits for its turn."""
+    return f"queue/{turn_id}"
+
+
+def with_digest(of: bytes, message: Message) -> bytes:
+    """A digest (empty for none) and a message, as one value."""
+    return of.ljust(_DIGEST_BYTES, b"\0") + message.SerializeToString()
+
+
+def split_digest(value: bytes) -> tuple[bytes, bytes]:
+    """The digest and the encoded message of a value that `with_digest` made."""
+    return value[:_DIGEST_BYTES], value[_DIGEST_BYTES:]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A message that waits for its turn.
+
+    Attributes:
+        shown: As clients see it.
+        request: The message.
+        position: Its place in the order of acceptance.
+    """
+
+    shown: session_pb2.QueuedMessage
+    request: service_pb2.SendMessageRequest
+    position: int
+
+    def encode(self) -> bytes:
+        """As one value."""
+        shown = self.shown.SerializeToString()
+        head = self.position.to_bytes(8) + len(shown).to_bytes(4)
+        return head + shown + self.request.SerializeToString()
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Queued":
+        """From what `encode` made."""
+        end = 12 + int.from_bytes(value[8:12])
+        return cls(
+            session_pb2.QueuedMessage.FromString(value[12:end]),
+            service_pb2.SendMessageRequest.FromString(value[end:]),
+            int.from_bytes(value[:8]),
+        )
+
+
+def without_secrets(config: session_pb2.SessionConfig) -> session_pb2.SessionConfig:
+    """The settings as answers show them: names of variables and headers, no values."""
+    shown = session_pb2.SessionConfig()
+    shown.CopyFrom(config)
+    for name in shown.env:
+        shown.env[name] = ""
+    for server in shown.mcp_servers:
+        for name in server.stdio.env if server.HasField("stdio") else ():
+            server.stdio.env[name] = ""
+        for name in server.http.headers if server.HasField("http") else ():
+            server.http.headers[name] = ""
+    return shown
