@@ -1,0 +1,23 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import uvloop
+
+from agentstreamd.process import ProcessHost
+
+
+def _event_loops() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return _event_loops()
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[ProcessHost]:
+    host = ProcessHost("test-instance")
+    await host.start()
+    yield host
+    await host.close()
