@@ -188,7 +188,9 @@ class StdinWriter(asyncio.BaseProtocol):
         self._writable.set()
         if self._transport is not None:
             transport, self._transport = self._transport, None
-            transport.abort()
+            # asyncio's pipe transport fails when it is aborted after it noticed the peer's end.
+            if transport.get_write_buffer_size() or not transport.is_closing():
+                transport.abort()
 
     def _check(self) -> None:
         if self._closing:

@@ -16,8 +16,10 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[ProcessHost]:
+async def host(caplog: pytest.LogCaptureFixture) -> AsyncIterator[ProcessHost]:
     host = ProcessHost("test-instance")
     await host.start()
     yield host
     await host.close()
+    # The event loop logs what fails in its callbacks; nothing else would notice.
+    assert [record for record in caplog.get_records("call") if record.name == "asyncio"] == []
