@@ -4,7 +4,7 @@ import sqlite3
 
 from .schema import MAX_SEQUENCE, PIECE_BITS, chunk_id
 
-_STEP_ROWS = 16  # of up to 256 KiB: a step keeps the writer for milliseconds
+_STEP_ROWS = 4  # of up to 256 KiB: a step keeps the writer for a millisecond
 _STEP_VALUES = 256
 
 

@@ -94,6 +94,8 @@ def load_chunks(
             chunk = Chunk(
                 id_ & MAX_SEQUENCE, tags, lengths, frames, raw_lengths, raws, unsigned(kinds)
             )
+            if mask is None and chunks and chunk.first != chunks[-1].last + 1:
+                break  # a gap is damage: the reader that comes to it is told
             chunks.append(chunk)
             end = max(latest, chunk.last)
             size += chunk.stored_bytes

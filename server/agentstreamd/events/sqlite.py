@@ -78,12 +78,9 @@ class SqliteEventLog(EventLog):
         log = cls(config)
         try:
             await log._loop.run_in_executor(log._pool, log._connect, before_commit)
-        except (OSError, sqlite3.Error) as error:
-            log._pool.shutdown(wait=False)
+        except BaseException as error:
+            log._pool.shutdown()  # its one thread has just ended its work
             raise unavailable(error) or error from error
-        except BaseException:
-            log._pool.shutdown(wait=False)
-            raise
         log._checkpointer.start()
         log._writer.start()
         log._drop_idle()

@@ -15,7 +15,10 @@ from .transaction import Memory, Transaction
 
 _log = logging.getLogger(__name__)
 
-_COMMITS_PER_STEP = 16  # of garbage, while there is always something to commit
+# Garbage is cleared away in steps: when there was nothing to commit for a while, and now and then
+# while there always is.
+_REST = 0.002  # seconds
+_COMMITS_PER_STEP = 16
 
 
 class Writer:
@@ -116,7 +119,7 @@ class Writer:
             return None
         while self._has_garbage:
             try:
-                return self._queue.get_nowait()
+                return self._queue.get(timeout=_REST)
             except queue.Empty:
                 self._collect()
         return self._queue.get()
@@ -166,7 +169,7 @@ class Writer:
     def _collect(self) -> None:
         try:
             self._has_garbage = collect(self._connection)
-            self._checkpointer.written(0, 64)
+            self._checkpointer.written(0, 16)
         except sqlite3.Error as error:
             # Tried again after the next deletion, or when the log is opened next.
             _log.warning("could not clear deleted events away: %s", error)
