@@ -47,6 +47,7 @@ IGNORED_DELTAS = {
 """Deltas of a content block that are ignored on purpose, with the reason."""
 
 IGNORED_EVENTS = {
+    "message_start": "its ids are kept; the item starts with the first block, if one comes",
     "content_block_stop": "the assistant line before it completes the block",
     "message_delta": "its stop reason is kept for the item; usage comes with the result",
     "message_stop": "the message completes at the next message or the result",
@@ -196,9 +197,9 @@ class Messages:
             drafts += self._leave(thread, raw)
             state = self._enter(thread, message.id)
         state.model = message.model or state.model
-        state.raw.append(native)
         state.cut = state.cut or bool(line.aborted)
         drafts += self._begin(thread, state, raw)
+        settled = state.settled
         verbatim: list[Raw] = []
         for position, block in enumerate(blocks(message.content)):
             if block.type in _PART_KINDS:
@@ -212,6 +213,9 @@ class Messages:
                 verbatim = verbatim or _each(message.content)
                 json = text_of(verbatim[position]) if position < len(verbatim) else "{}"
                 self._confirm_other(state, block.type, json)
+        if not state.raw or state.settled > settled:
+            # Lines that are the calls' alone are not repeated: they may be large.
+            state.raw.append(native)
         return drafts
 
     def _confirm_part(
@@ -299,6 +303,7 @@ class Messages:
         if state.started:
             return []
         state.started = True
+        state.first = raw
         drafts = [started(state.head(), raw)]
         for cut in self._cut.pop(thread, ()):
             drafts += self._complete(cut, raw, failed=True, superseded_by=state.item_id)
@@ -342,6 +347,7 @@ class Messages:
         superseded_by: str = "",
     ) -> list[Draft]:
         drafts = []
+        raw = raw or state.first
         for call in state.open_calls:
             item = self._call_head(state, call.tool_use_id, call.name)
             item.superseded_by = superseded_by

@@ -158,6 +158,7 @@ class ClaudeNormalizer(Normalizer):
             drafts.append(error_draft(failure, raw))
         else:
             self._turns.api_error = (name, text)
+            self._turns.api_error_raw = raw
         return drafts
 
     def _on_user(self, line: Line, message: bytes) -> list[Draft]:

@@ -115,6 +115,7 @@ class MessageState:
         confirmed: Number of blocks that assistant lines have confirmed.
         extras: Parts that follow the blocks when it completes.
         raw: The assistant lines.
+        first: The native message that started its item.
         stop_reason: Why the model stopped, once it says so.
         stopped: The model has finished it.
         cut: It broke off.
@@ -131,6 +132,7 @@ class MessageState:
     confirmed: int = 0
     extras: list[item_pb2.ContentPart] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
+    first: tuple[bytes, ...] = ()
     stop_reason: str = ""
     stopped: bool = False
     cut: bool = False
@@ -146,6 +148,11 @@ class MessageState:
     def open_calls(self) -> list[StreamedCall]:
         """Streamed calls that no assistant line has confirmed."""
         return [b for b in self.blocks.values() if isinstance(b, StreamedCall) and b.open]
+
+    @property
+    def settled(self) -> int:
+        """Number of parts that assistant lines have confirmed."""
+        return sum(not part.open for part in self.parts)
 
     @property
     def unconfirmed(self) -> bool:

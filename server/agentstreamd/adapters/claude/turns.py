@@ -41,6 +41,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.api_error: tuple[str, str] | None = None
+        self.api_error_raw: tuple[bytes, ...] = ()
         self.refused = False
         self._running = False
         self._notified = False
@@ -158,7 +159,7 @@ class Turns:
             return []
         error = errors.of_result({}, self.api_error, refused=self.refused)
         self.api_error = None
-        return [error_draft(error, ())]
+        return [error_draft(error, self.api_error_raw)]
 
     def _begin_anew(self) -> None:
         self.api_error = None
