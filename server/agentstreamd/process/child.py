@@ -181,6 +181,7 @@ class ChildProcess:
             self._gone_reported = True
             if report["survivors"]:
                 _log.error("%s left processes that can't be killed: %s", self, report["survivors"])
+            self.channel.close()
 
     def _on_lost(self) -> None:
         if not self._started.done():

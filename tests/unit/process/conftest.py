@@ -1,4 +1,5 @@
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -17,7 +18,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 @pytest.fixture
 async def host(caplog: pytest.LogCaptureFixture) -> AsyncIterator[ProcessHost]:
-    host = ProcessHost("test-instance")
+    host = ProcessHost(f"test-{uuid.uuid4()}")
     await host.start()
     yield host
     await host.close()

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -61,14 +62,15 @@ async def test_nothing_outlives_a_killed_daemon_for_five_seconds() -> None:
 
 
 async def test_a_daemon_killed_with_keeper_and_supervisor_leaves_what_the_next_one_finds() -> None:
-    daemon, pids = await start_daemon("killed-all")
+    instance = f"killed-all-{uuid.uuid4()}"
+    daemon, pids = await start_daemon(instance)
     for pid in (pids["supervisor"], pids["keeper"], daemon.pid):
         os.kill(pid, signal.SIGKILL)
     await daemon.wait()
     assert still_running({"main": pids["main"]}, 5.0) == set()
     os.kill(pids.pop("stripped"), signal.SIGKILL)  # the one case that nothing can find
     assert is_running(pids["deaf"])
-    result = await asyncio.to_thread(sweep_leftovers, "killed-all", term_grace_seconds=0.2)
+    result = await asyncio.to_thread(sweep_leftovers, instance, term_grace_seconds=0.2)
     assert {who.pid for who in result.ended} >= {pids[name] for name in ("deaf", "deafdaemon")}
     assert result.survivors == ()
     assert still_running(pids, 0.0) == set()
@@ -135,6 +137,14 @@ async def test_killed_supervisor_and_keeper_leave_nothing_that_is_marked(host: P
     os.kill(child.keeper_pid, signal.SIGKILL)
     await child.wait_gone()
     assert still_running(pids, 0.0) == set()
+
+
+async def test_a_command_that_crosses_the_end_costs_no_report(host: ProcessHost) -> None:
+    child = await host.spawn(shell("exit 3"))
+    await_end(child.pid)
+    await_end(child.keeper_pid, 0.2)  # blocks the loop: the reports lie unread in the channel
+    child.kill()
+    assert await child.wait_gone() == ExitStatus(code=3)
 
 
 async def test_a_start_that_takes_too_long_fails(host: ProcessHost) -> None:

@@ -2,16 +2,18 @@ import dataclasses
 import os
 import signal
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentstreamd.process import ProcessIdentity, signal_process, sweep_leftovers
+from agentstreamd.process import signal_process, sweep_leftovers
 from agentstreamd.process.leftovers import find_marked, identify
 
 from .trees import PATH, is_running
 
-Start = Callable[..., ProcessIdentity | int]
+# Of this run alone: a sweep must not end the processes of another run of the same tests.
+OLD = f"old-{uuid.uuid4()}"
 
 
 @pytest.fixture
@@ -19,7 +21,7 @@ def start() -> Iterator[Callable[[str | None, str], int]]:
     running = []
 
     def start(marker: str | None, code: str = "echo; read never") -> int:
-        env = {"PATH": PATH, "X": "AGENTSTREAM_PROCESS=old/0"}
+        env = {"PATH": PATH, "X": f"AGENTSTREAM_PROCESS={OLD}/0"}
         if marker is not None:
             env["AGENTSTREAM_PROCESS"] = marker
         process = subprocess.Popen(
@@ -39,19 +41,19 @@ def start() -> Iterator[Callable[[str | None, str], int]]:
 def test_only_the_processes_of_that_instance_are_ended(
     start: Callable[..., int],
 ) -> None:
-    mine = [start("old/1"), start("old/2", "trap '' TERM; echo; while :; do sleep 0.1; done")]
-    others = [start("older/1"), start("old"), start(None), start("new/old/1")]
-    result = sweep_leftovers("old", term_grace_seconds=0.2)
+    mine = [start(f"{OLD}/1"), start(f"{OLD}/2", "trap '' TERM; echo; while :; do sleep 0.1; done")]
+    others = [start(f"{OLD}er/1"), start(OLD), start(None), start(f"new/{OLD}/1")]
+    result = sweep_leftovers(OLD, term_grace_seconds=0.2)
     assert {who.pid for who in result.ended} >= set(mine)
-    assert {who.marker for who in result.ended} == {"old/1", "old/2"}
+    assert {who.marker for who in result.ended} == {f"{OLD}/1", f"{OLD}/2"}
     assert result.survivors == ()
     assert not any(is_running(pid) for pid in mine)
     assert all(is_running(pid) for pid in others)
 
 
 def test_leftovers_are_asked_before_they_are_killed(start: Callable[..., int]) -> None:
-    pid = start("polite/1", "trap 'exit 5' TERM; echo; while :; do sleep 0.01; done")
-    sweep_leftovers("polite", term_grace_seconds=10)
+    pid = start(f"{OLD}/1", "trap 'exit 5' TERM; echo; while :; do sleep 0.01; done")
+    sweep_leftovers(OLD, term_grace_seconds=10)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 5
 

@@ -27,7 +27,7 @@ async def test_the_environment_is_what_was_given_and_the_marker(host: ProcessHos
         b"EMPTY=",
         b"AGENTSTREAM_PROCESS=" + child.marker.encode(),
     }
-    assert child.marker.startswith("test-instance/")
+    assert child.marker.startswith(f"{host.instance_id}/")
 
 
 async def test_nothing_else_is_inherited(host: ProcessHost, tmp_path: Path) -> None:

@@ -117,6 +117,9 @@ class Keeper:
                     self.sweep(ORPHAN_GRACE_SECONDS)
         survivors = [] if self.empty else [pid for pid, _ in descendants_of(os.getpid())]
         self.report(event="gone", swept=len(self.swept), survivors=survivors)
+        # A command on its way to a closed channel would cost the daemon the reports in it.
+        while self.receive():
+            pass
 
     def report(self, **message: object) -> None:
         """Tell the daemon; a daemon that is gone is noticed elsewhere."""
