@@ -1,0 +1,140 @@
+"""The gRPC server: what it offers, where it listens, how it drains and stops."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from .auth import TokenAuth
+from .edge import Edge
+from .listen import Address, ListenError
+from .methods import SERVICE_NAME, handlers
+from .ports import Sessions
+from .stream import EventStreams, StreamSettings
+
+MAX_RECEIVE_MESSAGE_BYTES = 68 * 1024 * 1024
+"""A request may have 64 MiB of content."""
+
+# Connections: pings find peers that vanished, and clients may ping as often as proxies do.
+_OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.max_receive_message_length", MAX_RECEIVE_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What the server offers and to whom.
+
+    Attributes:
+        listen: Addresses; at least one.
+        tls_certificate: PEM certificate chain; with `tls_key` for TLS on all TCP addresses.
+        tls_key: PEM private key.
+        auth: Checks tokens; None lets everybody in.
+        reflection: Offer server reflection.
+        streams: How event streams behave.
+    """
+
+    listen: Sequence[Address]
+    tls_certificate: bytes = b""
+    tls_key: bytes = field(default=b"", repr=False)
+    auth: TokenAuth | None = None
+    reflection: bool = True
+    streams: StreamSettings = field(default_factory=StreamSettings)
+
+
+class Server:
+    """Serves sessions over gRPC. Made on the event loop it runs on."""
+
+    def __init__(self, sessions: Sessions, settings: ServerSettings) -> None:
+        self._settings = settings
+        self.streams = EventStreams(sessions, settings.streams)
+        self._health = health.aio.HealthServicer()
+        self._server = aio.server(interceptors=[Edge(settings.auth)], options=_OPTIONS)
+        self._server.add_generic_rpc_handlers((handlers(sessions, self.streams),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if settings.reflection:
+            names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
+        self._addresses: list[Address] = []
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Where it listens, with the ports that were picked."""
+        return tuple(self._addresses)
+
+    async def start(self) -> None:
+        """Listen and serve. Raises ListenError, and ValueError for key and certificate."""
+        for address in self._settings.listen:
+            address.check_free()
+            self._addresses.append(self._open(address))
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def drain(self) -> None:
+        """Say NOT_SERVING, end all event streams and refuse new ones; other calls go on."""
+        await self._health.enter_graceful_shutdown()
+        self.streams.drain()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Stop listening; calls that still run may do so for `grace_seconds`. Idempotent."""
+        await self._server.stop(grace_seconds)
+        for address in self._addresses:
+            if address.path is not None:
+                with contextlib.suppress(OSError):
+                    address.path.unlink()
+        self._addresses.clear()
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in ("", SERVICE_NAME):
+            await self._health.set(name, status)
+
+    def _open(self, address: Address) -> Address:
+        try:
+            if address.path is not None:
+                with _private_files():
+                    self._server.add_insecure_port(str(address))
+                address.path.chmod(0o600)
+                return address
+            if self._settings.tls_certificate:
+                pair = (self._settings.tls_key, self._settings.tls_certificate)
+                port = self._server.add_secure_port(
+                    str(address), grpc.ssl_server_credentials([pair])
+                )
+            else:
+                port = self._server.add_insecure_port(str(address))
+        except (RuntimeError, OSError) as error:
+            raise ListenError(f"Can't listen on {address}: {error}.") from error
+        return Address(host=address.host, port=port)
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """Make files with mode 0600: the socket must not be open to others even for a moment."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def read_pem(path: Path) -> bytes:
+    """Read a certificate or key file. Raises ListenError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ListenError(f"The file {path} can't be read: {error.strerror}.") from error
