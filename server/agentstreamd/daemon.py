@@ -1,0 +1,292 @@
+"""The daemon: puts the parts together, runs until it is told to stop, drains."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+import uvloop
+
+from agentstreamd import logs
+from agentstreamd.adapters import registry
+from agentstreamd.adapters.base import Adapter, HostContext
+from agentstreamd.config import Config, ConfigError, environment_of
+from agentstreamd.events import EventLogConfig, EventLogError, SqliteEventLog
+from agentstreamd.process import ProcessError, ProcessHost, sweep_leftovers
+from agentstreamd.service.auth import TokenAuth, TokenError
+from agentstreamd.service.listen import Address, ListenError
+from agentstreamd.service.server import Server, ServerSettings, read_pem
+from agentstreamd.service.stream import StreamSettings
+from agentstreamd.sessions.config import SessionsConfig
+from agentstreamd.sessions.manager import SessionManager
+
+EXIT_OK = 0
+EXIT_FAULT = 1
+EXIT_SETTINGS = 2
+EXIT_DATA_DIR = 3
+EXIT_LISTEN = 4
+
+_CALL_GRACE_SECONDS = 1.0
+_STOP_RESERVE = 0.25
+"""Part of the drain timeout that is kept for what comes after the sessions."""
+
+_log = logging.getLogger(__name__)
+
+
+class StartError(Exception):
+    """The daemon can't start. `str(error)` is a sentence for people; `code` its exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def run(config: Config) -> int:
+    """Run the daemon until SIGTERM or SIGINT; returns its exit code."""
+    logs.set_up(config.log_level, config.log_format)
+    try:
+        settings = server_settings(config, os.environ)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, settings))
+    except StartError as error:
+        print(f"agentstreamd: {error}", file=sys.stderr)
+        return error.code
+    except Exception:
+        _log.exception("the daemon failed")
+        return EXIT_FAULT
+    return EXIT_OK
+
+
+def server_settings(config: Config, environment: Mapping[str, str]) -> ServerSettings:
+    """What the server gets. Raises StartError for files that can't be used, and for an address
+    that others could reach without TLS and a token.
+    """
+    addresses = [Address.parse(text) for text in config.listen]
+    certificate = key = b""
+    auth = None
+    try:
+        if config.tls_certificate_file is not None and config.tls_key_file is not None:
+            _check_tls(config.tls_certificate_file, config.tls_key_file)
+            certificate = read_pem(config.tls_certificate_file)
+            key = read_pem(config.tls_key_file)
+        if config.token_file is not None:
+            auth = TokenAuth.from_file(config.token_file)
+    except (ConfigError, ListenError, TokenError) as error:
+        raise StartError(str(error), EXIT_SETTINGS) from error
+    for address in addresses:
+        if not address.local and not (certificate and auth):
+            raise StartError(
+                f"Refusing to listen on {address}: off loopback the daemon needs TLS "
+                "(tls_certificate_file, tls_key_file) and a token (token_file).",
+                EXIT_SETTINGS,
+            )
+    return ServerSettings(
+        listen=addresses,
+        tls_certificate=certificate,
+        tls_key=key,
+        auth=auth,
+        reflection=config.reflection,
+        streams=StreamSettings(
+            progress_interval_seconds=config.progress_interval_seconds,
+            max_streams=config.max_streams,
+        ),
+    )
+
+
+def _check_tls(certificate: Path, key: Path) -> None:
+    try:
+        # Without the password it would ask for one on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"{certificate} and {key} are not a PEM certificate and its unencrypted key."
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"The TLS files {certificate} and {key} can't be read: {error.strerror}."
+        ) from error
+
+
+async def _serve(config: Config, settings: ServerSettings) -> None:
+    stop = _StopSignals()
+    async with _parts(config) as manager:
+        server = Server(manager, settings)
+        try:
+            try:
+                await server.start()
+            except ListenError as error:
+                raise StartError(str(error), EXIT_LISTEN) from error
+            _say_ready(server.addresses)
+            await stop.wait()
+            _log.info("draining")
+            timeout = config.drain_timeout_seconds
+            try:
+                # What lies beyond the sessions has bounds of its own, which fit in the reserve.
+                async with asyncio.timeout(timeout * (1 - _STOP_RESERVE)):
+                    manager.start_draining()
+                    await server.drain()
+                    await manager.drain()
+            except TimeoutError:
+                _log.warning("sessions did not stop in time; their agents are killed")
+        finally:
+            await server.stop(_CALL_GRACE_SECONDS)
+    _log.info("stopped")
+
+
+class _StopSignals:
+    """The first SIGTERM or SIGINT asks to stop; the second ends the process at once.
+
+    Its agents then end too: their supervisor stops them when the daemon is gone.
+    """
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._take, number)
+
+    def _take(self, number: int) -> None:
+        if self._asked.is_set():
+            os._exit(128 + number)
+        self._asked.set()
+
+    async def wait(self) -> None:
+        """Wait for the first."""
+        await self._asked.wait()
+
+
+@contextlib.asynccontextmanager
+async def _parts(config: Config) -> AsyncIterator[SessionManager]:
+    """Everything below the server, started; stopped at the end, in the opposite order."""
+    environment = environment_of(os.environ, config.agent_environment)
+    async with contextlib.AsyncExitStack() as stack:
+        log = await _open_log(config)
+        stack.push_async_callback(log.close)
+        # Only now: the log's lock makes sure that no other daemon lives on this directory.
+        instance_id = _instance_id(config.data_dir)
+        swept = await asyncio.to_thread(sweep_leftovers, instance_id)
+        if swept.ended or swept.survivors:
+            _log.warning(
+                "ended processes of an earlier run",
+                extra={"ended": len(swept.ended), "survivors": len(swept.survivors)},
+            )
+        processes = ProcessHost(instance_id)
+        stack.push_async_callback(processes.close)
+        try:
+            await processes.start()
+        except ProcessError as error:
+            raise StartError(str(error), EXIT_FAULT) from error
+        agents_directory = _private_directory(config.data_dir / "agents")
+        adapters = await _start_adapters(config, environment, processes, agents_directory, stack)
+        manager = SessionManager(
+            log=log,
+            adapters=adapters,
+            processes=processes,
+            config=SessionsConfig(
+                state_directory=agents_directory,
+                agent_environment=environment,
+                interrupt_grace_seconds=config.interrupt_grace_seconds,
+                idle_agent_seconds=config.agent_idle_stop_seconds,
+                max_sessions_running=config.max_running_sessions,
+                max_queued_messages=config.max_queued_messages,
+            ),
+        )
+        try:
+            await manager.start()
+        except EventLogError as error:
+            raise StartError(f"{_sentence(error)}", EXIT_DATA_DIR) from error
+        yield manager
+
+
+async def _open_log(config: Config) -> SqliteEventLog:
+    _private_directory(config.data_dir)
+    try:
+        return await SqliteEventLog.open(
+            EventLogConfig(
+                directory=config.data_dir / "events",
+                synchronous="FULL" if config.event_log_synchronous == "full" else "NORMAL",
+            )
+        )
+    except EventLogError as error:
+        raise StartError(_sentence(error), EXIT_DATA_DIR) from error
+
+
+async def _start_adapters(
+    config: Config,
+    environment: Mapping[str, str],
+    processes: ProcessHost,
+    directory: Path,
+    stack: contextlib.AsyncExitStack,
+) -> Mapping[str, Adapter]:
+    adapters = registry.load()
+    for name in config.agents:
+        if name not in adapters:
+            known = ", ".join(sorted(adapters))
+            raise StartError(
+                f"The settings name an agent {name!r} that there is no adapter for; known are: "
+                f"{known}.",
+                EXIT_SETTINGS,
+            )
+    for name, adapter in adapters.items():
+        agent = config.agents.get(name)
+        await adapter.start(
+            HostContext(
+                processes=processes,
+                environment=environment,
+                state_directory=_private_directory(directory / name),
+                executable=agent.executable if agent else "",
+                options=agent.options if agent else {},
+            )
+        )
+        stack.push_async_callback(adapter.close)
+    return adapters
+
+
+def _private_directory(path: Path) -> Path:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(
+            f"The directory {path} can't be made: {error.strerror}.", EXIT_DATA_DIR
+        ) from error
+    return path
+
+
+def _instance_id(data_dir: Path) -> str:
+    """The mark of this data directory's processes; the same in every run."""
+    path = data_dir / "instance-id"
+    try:
+        found = path.read_text("ascii").strip()
+        if found:
+            return found
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"{path} can't be read.", EXIT_DATA_DIR) from error
+    made = secrets.token_hex(8)
+    try:
+        fresh = path.with_name("instance-id.new")
+        fresh.write_text(made + "\n", "ascii")
+        fresh.replace(path)
+    except OSError as error:
+        raise StartError(f"{path} can't be written: {error.strerror}.", EXIT_DATA_DIR) from error
+    return made
+
+
+def _sentence(error: EventLogError) -> str:
+    text = str(error)
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _say_ready(addresses: Sequence[Address]) -> None:
+    """The one line on standard output, for programs that wait for it."""
+    where = " ".join(map(str, addresses))
+    _log.info("listening", extra={"addresses": where})
+    with contextlib.suppress(OSError):
+        print(f"agentstreamd listening on {where}", flush=True)
