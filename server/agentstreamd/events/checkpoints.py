@@ -8,6 +8,8 @@ from .config import EventLogConfig
 
 _log = logging.getLogger(__name__)
 
+_FRAME_HEADER_BYTES = 24
+
 
 class Checkpointer:
     """Copies the write-ahead log into the database, in a thread with its own connection.
@@ -29,7 +31,8 @@ class Checkpointer:
         self._due = threading.Event()
         self._stopping = False
         self._fresh = 0  # bytes written since the thread was last woken
-        self._size = 0  # bytes in the write-ahead log, at most
+        self._written = 0  # bytes written ever; only the writer counts it
+        self._emptied = 0  # what of them is no longer in the write-ahead log, at least
         self._ripe = False
         self._thread = threading.Thread(target=self._run, name="events-checkpoint", daemon=True)
 
@@ -49,15 +52,15 @@ class Checkpointer:
         # A commit writes whole pages, and part of the way down the tree.
         size = payload + 2 * self._page_bytes * rows
         self._fresh += size
-        self._size += size
+        self._written += size
         if self._fresh >= self._config.checkpoint_bytes:
             self._fresh = 0
             self._due.set()
-        if self._ripe or self._size >= self._config.wal_bytes:
+        if self._ripe or self._size() >= self._config.wal_bytes:
             self._ripe = False
             with self._lock:
                 self._checkpoint(self._writer, "PASSIVE")
-                if self._size >= self._config.wal_bytes // 2:
+                if self._size() >= self._config.wal_bytes // 2:
                     self._checkpoint(self._writer, "RESTART")
 
     def _run(self) -> None:
@@ -66,16 +69,21 @@ class Checkpointer:
             with self._lock:
                 self._checkpoint(self._connection, "PASSIVE")
                 # Now little is left to copy: the best moment for the writer to finish.
-                self._ripe = self._size >= self._config.wal_bytes // 2
+                self._ripe = self._size() >= self._config.wal_bytes // 2
+
+    def _size(self) -> int:
+        return self._written - self._emptied
 
     def _checkpoint(self, connection: sqlite3.Connection, mode: str) -> None:
+        before = self._written  # the writer goes on meanwhile
         try:
             busy, frames, _copied = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except sqlite3.Error as error:
-            # What is committed is safe in the write-ahead log; the next one tries again.
+            # What is committed is safe in the write-ahead log. Tried again a while later.
             _log.warning("checkpoint of the event log failed: %s", error)
-            self._size = self._config.wal_bytes - self._config.checkpoint_bytes
+            size = self._config.wal_bytes - self._config.checkpoint_bytes
         else:
             # When all is copied (and nobody reads the rest) the next commit begins at the start.
             restarts = mode == "RESTART" and not busy
-            self._size = 0 if restarts else frames * (self._page_bytes + 24)
+            size = 0 if restarts else frames * (self._page_bytes + _FRAME_HEADER_BYTES)
+        self._emptied = before - size

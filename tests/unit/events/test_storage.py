@@ -218,6 +218,19 @@ async def test_a_full_disk_fails_appends_whole_and_the_log_goes_on_when_there_is
             assert await read_all(reader) == [event(n, 1000) for n in range(1, at + 1)]
 
 
+async def test_a_directory_that_cannot_be_written_is_refused_as_read_only(
+    small_disk: Path,
+) -> None:
+    config = EventLogConfig(directory=small_disk / "log")
+    async with opened(config) as log:
+        await log.create_session("s", "u")
+    command = ["mount", "-o", "remount,ro", str(small_disk)]
+    subprocess.run(command, check=True)
+    with pytest.raises(LogUnavailable) as caught:
+        await SqliteEventLog.open(config)
+    assert caught.value.reason is Reason.READ_ONLY
+
+
 async def test_a_database_at_its_limit_fails_appends_as_disk_full(config: EventLogConfig) -> None:
     async with opened(config) as log:
         await log.create_session("s", "u")
