@@ -224,8 +224,8 @@ async def test_a_directory_that_cannot_be_written_is_refused_as_read_only(
     config = EventLogConfig(directory=small_disk / "log")
     async with opened(config) as log:
         await log.create_session("s", "u")
-    command = ["mount", "-o", "remount,ro", str(small_disk)]
-    subprocess.run(command, check=True)
+    remount = await asyncio.create_subprocess_exec("mount", "-o", "remount,ro", str(small_disk))
+    assert await remount.wait() == 0
     with pytest.raises(LogUnavailable) as caught:
         await SqliteEventLog.open(config)
     assert caught.value.reason is Reason.READ_ONLY
