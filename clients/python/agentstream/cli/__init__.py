@@ -1,0 +1,1 @@
+"""The `agentstream` command: sessions of coding agents on the terminal and for scripts."""
