@@ -189,7 +189,8 @@ class ItemLaws:
             found = None
             if 0 <= index < len(item.content):
                 found = item.content[index].WhichOneof("part")
-            if found != wanted:
+            joined = opened.joined.get(index)
+            if found != wanted and (joined is None or joined.characters):
                 self._report(
                     5,
                     f"deltas of item {item.item_id} are for a {wanted} part {index}, "

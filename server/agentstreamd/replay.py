@@ -1,0 +1,268 @@
+"""Replaying a recorded transcript: what a session would have been, offline.
+
+The same normalizer and the same stream keeper as in the daemon, without its agent, its clock and
+its log: the same transcript gives the same events, always.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO
+
+from agentstream.v1 import (
+    agent_pb2,
+    error_pb2,
+    event_pb2,
+    interaction_pb2,
+    item_pb2,
+    session_pb2,
+)
+from agentstreamd.adapters.base import Adapter, Answer, ClientAction
+from agentstreamd.events.log import Record
+from agentstreamd.model import Draft, Kind, event, status_item, unparsed, whole
+from agentstreamd.process import Line, LineFramer, OversizedLine
+from agentstreamd.sessions.keeper import StreamKeeper
+from agentstreamd.sessions.prompts import user_item
+from agentstreamd.sessions.requests import Pending
+from agentstreamd.sessions.stamp import Stamper
+
+EPOCH_NS = 1_767_225_600_000_000_000
+"""2026-01-01T00:00:00Z, Unix nanoseconds: when every replayed session begins."""
+
+SESSION_ID = "replay"
+
+_READ_BYTES = 256 * 1024
+
+Clock = Callable[[int], int]
+"""The time of the event with a sequence, Unix nanoseconds."""
+
+
+def fixed_clock(sequence: int) -> int:
+    """A microsecond for each event, from `EPOCH_NS` on."""
+    return EPOCH_NS + sequence * 1000
+
+
+def read_lines(file: BinaryIO) -> Iterator[Line]:
+    r"""The lines of a transcript, split at `\n` bytes only; empty ones are left out."""
+    framer = LineFramer(skip_empty=True)
+    while chunk := file.read(_READ_BYTES):
+        yield from framer.feed(chunk)
+    yield from framer.finish()
+
+
+def replay(
+    adapter: Adapter,
+    lines: Iterable[Line],
+    *,
+    client_lines: Sequence[bytes] | None = None,
+    include_raw: bool = False,
+    config: session_pb2.SessionConfig | None = None,
+    clock: Clock = fixed_clock,
+    on_blob: Callable[[str, bytes], None] | None = None,
+) -> Iterator[event_pb2.Event]:
+    """Replay a transcript, one line at a time: memory does not grow with its length.
+
+    Args:
+        adapter: The adapter of the agent that wrote it.
+        lines: The native messages that the agent wrote, without line terminators.
+        client_lines: The native messages that were written to the agent; None where they were not
+            recorded. Then what started a turn, and who resolved a request, may stay unknown.
+        include_raw: Fill `Event.raw`.
+        config: The settings the session had, as far as they are known.
+        clock: Gives the time of each event.
+        on_blob: Gets the id and content of each blob that an event refers to.
+    """
+    player = _Player(adapter, client_lines, include_raw, config, clock, on_blob)
+    yield from player.begin()
+    for line in lines:
+        yield from player.play(line)
+    yield from player.end()
+
+
+class _Player:
+    def __init__(
+        self,
+        adapter: Adapter,
+        client_lines: Sequence[bytes] | None,
+        include_raw: bool,
+        config: session_pb2.SessionConfig | None,
+        clock: Clock,
+        on_blob: Callable[[str, bytes], None] | None,
+    ) -> None:
+        self._agent = adapter.name
+        self._config = config or session_pb2.SessionConfig()
+        self._normalizer = adapter.normalizer(self._config)
+        self._clock = clock
+        self._on_blob = on_blob
+        self._has_client = client_lines is not None
+        actions = adapter.client_actions(client_lines or ())
+        self._prompts = deque(action for action in actions if action.prompt is not None)
+        self._answers: dict[str, deque[Answer]] = {}
+        for action in actions:
+            if action.answer is not None:
+                self._answers.setdefault(action.request_id, deque()).append(action.answer)
+        self._events: list[event_pb2.Event] = []
+        self._turns = 0
+        self._stamper = Stamper(SESSION_ID, SESSION_ID, store_raw=include_raw)
+        self._stamper.listener = self._on_event
+        self._stamper.set_time(clock(1))
+        self._keeper = StreamKeeper(self._stamper, new_turn_id=self._new_turn_id)
+
+    def begin(self) -> list[event_pb2.Event]:
+        config = self._config
+        mode = config.permission_mode or agent_pb2.PERMISSION_MODE_DEFAULT
+        self._keeper.start_session(
+            event_pb2.SessionStarted(
+                agent=self._agent,
+                working_directory=config.working_directory,
+                model=config.model,
+                mode=config.mode,
+                permission_mode=mode,
+                resumed=bool(config.resume_native_session_id),
+            )
+        )
+        return self._take()
+
+    def play(self, line: Line) -> list[event_pb2.Event]:
+        if isinstance(line, OversizedLine):
+            drafts = [unparsed(line.head, "the line is too long", size_bytes=line.length)]
+        else:
+            drafts = self._normalizer.feed(line)
+        self._apply(drafts)
+        return self._take()
+
+    def end(self) -> list[event_pb2.Event]:
+        keeper = self._keeper
+        self._apply(self._normalizer.finish())
+        if keeper.turn_id:
+            message = "The transcript ends while a turn is running."
+            item = status_item("agent_exited:end", "agent_exited", message)
+            keeper.apply(whole(item, synthetic=True))
+            keeper.end_turn(
+                event_pb2.TURN_STATUS_FAILED,
+                error_pb2.Error(message=message, code=error_pb2.ERROR_CODE_AGENT_EXITED),
+            )
+        made = event(synthetic=True)
+        ended = made.session_ended
+        ended.reason = event_pb2.SESSION_END_REASON_ONE_SHOT_DONE
+        ended.ended_by = event_pb2.SESSION_ENDER_DAEMON
+        ended.message = "end of transcript"
+        keeper.apply([Draft(Kind.SESSION_ENDED, made)])
+        return self._take()
+
+    def _apply(self, drafts: Iterable[Draft]) -> None:
+        keeper = self._keeper
+        for draft in drafts:
+            if draft.kind is Kind.TURN_STARTED and not keeper.turn_id and self._is_ours(draft):
+                self._begin_turn(self._prompts.popleft())
+                continue
+            if not self._has_client and keeper.pending:
+                self._settle_unknown(draft)
+            keeper.apply((draft,))
+        for pending in self._collect():
+            self._answer(pending)
+
+    def _is_ours(self, draft: Draft) -> bool:
+        """Whether the turn is a prompt's: unless the agent knows that it began it by itself."""
+        trigger = draft.event.turn_started.trigger
+        known_as_ours = (event_pb2.TURN_TRIGGER_UNSPECIFIED, event_pb2.TURN_TRIGGER_CLIENT)
+        return bool(self._prompts) and trigger in known_as_ours
+
+    def _begin_turn(self, action: ClientAction) -> None:
+        prompt = action.prompt
+        assert prompt is not None
+        trigger = (
+            event_pb2.TURN_TRIGGER_COMMAND if prompt.command else event_pb2.TURN_TRIGGER_CLIENT
+        )
+        turn_id = self._new_turn_id()
+        self._keeper.begin_turn(turn_id, trigger, user_item(f"user-{turn_id}", prompt.parts))
+        self._keeper.apply(self._normalizer.sent(action.native))
+
+    def _answer(self, pending: Pending) -> None:
+        """Resolve a request by what the client answered, unless the agent resolved it at once."""
+        answers = self._answers.get(pending.adapter_id)
+        request_id = pending.request.request_id
+        if not answers or request_id not in self._keeper.pending:
+            return
+        answer = answers.popleft()
+        self._keeper.resolve(
+            request_id, _outcome(answer), interaction_pb2.RESOLVED_BY_CLIENT, answer=answer
+        )
+
+    def _settle_unknown(self, draft: Draft) -> None:
+        """Nobody recorded the answers: requests are resolved where the agent goes on after them."""
+        call_id = _result_call_id(draft)
+        turn_is_done = (
+            draft.kind is Kind.TURN_ENDED
+            and draft.event.turn_ended.status == event_pb2.TURN_STATUS_COMPLETED
+        )
+        for pending in list(self._keeper.pending.values()):
+            request = pending.request
+            if (turn_is_done and pending.turn_id) or (call_id and request.call_id == call_id):
+                self._keeper.resolve(
+                    request.request_id,
+                    interaction_pb2.REQUEST_OUTCOME_UNKNOWN,
+                    interaction_pb2.RESOLVED_BY_UNSPECIFIED,
+                    reason="The transcript does not have the answer.",
+                    synthetic=True,
+                )
+
+    def _new_turn_id(self) -> str:
+        self._turns += 1
+        return f"turn-{self._turns}"
+
+    def _on_event(self, stamped: event_pb2.Event, record: Record) -> None:
+        if record.raw:
+            stamped.MergeFromString(record.raw)
+        self._events.append(stamped)
+        self._stamper.set_time(self._clock(stamped.sequence + 1))
+
+    def _collect(self) -> list[Pending]:
+        """Let go of what the keeper has collected for a log; returns the requests in it."""
+        output = self._keeper.take()
+        for blob_id, content in output.blobs:
+            if self._on_blob is not None:
+                self._on_blob(blob_id, content)
+        return output.asked
+
+    def _take(self) -> list[event_pb2.Event]:
+        self._collect()
+        events, self._events = self._events, []
+        return events
+
+
+def _result_call_id(draft: Draft) -> str:
+    if draft.kind is Kind.ITEM_STARTED:
+        item = draft.event.item_started.item
+    elif draft.kind is Kind.ITEM_COMPLETED:
+        item = draft.event.item_completed.item
+    else:
+        return ""
+    if item.kind != item_pb2.ITEM_KIND_TOOL_RESULT or not item.content:
+        return ""
+    return item.content[0].tool_result.call_id
+
+
+_PERMISSION_OUTCOMES = {
+    interaction_pb2.PERMISSION_DECISION_ACCEPT: interaction_pb2.REQUEST_OUTCOME_ACCEPTED,
+    interaction_pb2.PERMISSION_DECISION_ACCEPT_FOR_SESSION: (
+        interaction_pb2.REQUEST_OUTCOME_ACCEPTED_FOR_SESSION
+    ),
+}
+_FORM_OUTCOMES = {
+    interaction_pb2.FORM_ACTION_ACCEPT: interaction_pb2.REQUEST_OUTCOME_ACCEPTED,
+    interaction_pb2.FORM_ACTION_DECLINE: interaction_pb2.REQUEST_OUTCOME_REJECTED,
+}
+
+
+def _outcome(answer: Answer) -> interaction_pb2.RequestOutcome.ValueType:
+    match answer:
+        case interaction_pb2.PermissionAnswer():
+            return _PERMISSION_OUTCOMES.get(
+                answer.decision, interaction_pb2.REQUEST_OUTCOME_REJECTED
+            )
+        case interaction_pb2.QuestionAnswer():
+            if answer.WhichOneof("answer") == "answered":
+                return interaction_pb2.REQUEST_OUTCOME_ACCEPTED
+            return interaction_pb2.REQUEST_OUTCOME_REJECTED
+        case _:
+            return _FORM_OUTCOMES.get(answer.action, interaction_pb2.REQUEST_OUTCOME_CANCELLED)
