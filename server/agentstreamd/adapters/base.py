@@ -370,6 +370,7 @@ __all__ = [
     "InvalidSetting",
     "Normalizer",
     "NotDelivered",
+    "ProcessHost",
     "Prompt",
     "Request",
     "Sink",

@@ -96,10 +96,24 @@ def whole(
     synthetic: bool = False,
     metadata_json: str = "",
 ) -> list[Draft]:
-    """An item that the agent reports all at once: started (without content) and completed."""
+    """An item that the agent reports all at once: started (with the bare call, the status, or
+    nothing) and completed.
+    """
     head = item_pb2.Item()
     head.CopyFrom(item)
     del head.content[:]
+    if item.content:
+        first = item.content[0]
+        match first.WhichOneof("part"):
+            case "tool_call":
+                call = head.content.add().tool_call
+                call.name, call.call_id = first.tool_call.name, first.tool_call.call_id
+            case "tool_result":
+                head.content.add().tool_result.call_id = first.tool_result.call_id
+            case "status":
+                head.content.add().status.CopyFrom(first.status)
+            case _:
+                pass
     return [
         started(head, raw, synthetic=synthetic),
         completed(item, raw, failed=failed, synthetic=synthetic, metadata_json=metadata_json),

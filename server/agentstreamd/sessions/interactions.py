@@ -32,8 +32,8 @@ class Interactions:
         self._log = log
         self._locks: dict[str, asyncio.Lock] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        runtime.on_asked = self._on_asked
-        runtime.on_resolved = self._on_resolved
+        runtime.recording.on_asked = self._on_asked
+        runtime.recording.on_resolved = self._on_resolved
 
     async def respond(self, request: service_pb2.RespondRequest) -> service_pb2.RespondResponse:
         """Deliver a client's answer; returns when the resolution is durable.
@@ -55,7 +55,7 @@ class Interactions:
                 ticket = await self._deliver(pending, request, answer, digest)
                 if ticket is None:
                     return await self._already(request_id, digest)
-                await self._runtime.committed(ticket)
+                await self._runtime.recording.committed(ticket)
                 return await self._already(request_id, digest)
         finally:
             if not lock.locked():
@@ -73,11 +73,11 @@ class Interactions:
         # The intent is durable first: after a crash in between, that the answer may have arrived is
         # known, and nobody is asked to answer again what may be done already.
         intent = stored.intent_key(request_id)
-        await runtime.committed(
+        await runtime.recording.committed(
             runtime.journal.write((), puts={intent: request.SerializeToString()})
         )
         try:
-            await runtime.driver.answer(pending.adapter_id, answer)
+            await runtime.seat.driver.answer(pending.adapter_id, answer)
         except AdapterError as error:
             runtime.journal.write((), deletes=[intent])
             if request_id not in runtime.keeper.pending:
@@ -103,17 +103,17 @@ class Interactions:
         runtime = self._runtime
         if request_id not in runtime.keeper.pending:
             return None
-        runtime.answer_digests[request_id] = digest
-        runtime.tick()
+        runtime.recording.answer_digests[request_id] = digest
+        runtime.recording.tick()
         runtime.keeper.resolve(request_id, outcome, by, answer=answer, reason=reason)
-        return runtime.flush()
+        return runtime.recording.flush()
 
     async def _already(self, request_id: str, digest: bytes) -> service_pb2.RespondResponse:
         """How a request was resolved, when that agrees with the answer of `digest`."""
         value = await self._log.get(self._runtime.session_id, stored.resolution_key(request_id))
         if value is None:
             # Resolved a moment ago, perhaps: what is on its way into the log comes first.
-            await self._runtime.committed(self._runtime.journal.write(()))
+            await self._runtime.recording.committed(self._runtime.journal.write(()))
             value = await self._log.get(self._runtime.session_id, stored.resolution_key(request_id))
         if value is None:
             raise request_not_found(request_id)
@@ -153,7 +153,7 @@ class Interactions:
                 return
             answer = _policy_answer(pending, policy, reason)
             try:
-                await runtime.driver.answer(pending.adapter_id, answer)
+                await runtime.seat.driver.answer(pending.adapter_id, answer)
             except AdapterError as error:
                 # The agent is gone or will be: the end of its turn resolves the request.
                 logger.warning("session %s: %s", runtime.session_id, error)
@@ -164,7 +164,7 @@ class Interactions:
             self._settle(request_id, outcome, interaction_pb2.RESOLVED_BY_POLICY, answer, reason)
         self._locks.pop(request_id, None)
         if policy == session_pb2.REQUEST_POLICY_INTERRUPT and runtime.keeper.turn_id:
-            await runtime.interrupt()
+            await runtime.turns.interrupt()
 
     def close(self) -> None:
         """Stop all timers."""

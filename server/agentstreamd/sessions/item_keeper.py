@@ -8,8 +8,10 @@ from agentstreamd.model import (
     Kind,
     completed,
     delta,
+    json_part,
     started,
     status_item,
+    text_part,
     tool_call_item,
     tool_result_item,
     whole,
@@ -20,6 +22,13 @@ from agentstreamd.sessions.stamp import Stamper
 
 HELD_DRAFTS = 1024
 """Drafts that wait for their parent, at most; then the parents are made up."""
+
+_DELTAS_OF = {
+    item_pb2.ITEM_KIND_MESSAGE: (event_pb2.DELTA_KIND_TEXT, event_pb2.DELTA_KIND_REASONING),
+    item_pb2.ITEM_KIND_SYSTEM: (event_pb2.DELTA_KIND_TEXT, event_pb2.DELTA_KIND_REASONING),
+    item_pb2.ITEM_KIND_TOOL_CALL: (event_pb2.DELTA_KIND_TOOL_ARGUMENTS,),
+    item_pb2.ITEM_KIND_TOOL_RESULT: (event_pb2.DELTA_KIND_TOOL_OUTPUT,),
+}
 
 _ENDED_BEFORE_RESULT = "The turn ended before the tool returned."
 
@@ -74,8 +83,7 @@ class ItemKeeper:
         item = draft.event.item_started.item
         current = book.current(item.item_id)
         opened = book.open.get(current)
-        if opened is not None:
-            opened.stub = False
+        if opened is not None and opened.is_like(item):
             return
         if self._is_late_result(item):
             self._late.put(item.item_id, None)
@@ -86,15 +94,22 @@ class ItemKeeper:
                 self._hold(parent, item.item_id, draft)
                 return
             item.parent_id = parent
+        if opened is not None:
+            self._supersede(opened, item.item_id, draft)
+            return
         if current in book.known:
-            fresh = book.fresh(item.item_id)
-            book.alias.put(item.item_id, fresh)
-            item.item_id = fresh
+            current = book.fresh(item.item_id)
+            book.alias.put(item.item_id, current)
+        item.item_id = current
+        self._begin(draft)
+        self._release(current)
+
+    def _begin(self, draft: Draft) -> OpenItem:
+        item = draft.event.item_started.item
         self._settle_call(item)
         turn_id = self.turn_id
         self._stamp(draft, turn_id)
-        book.start(item, turn_id)
-        self._release(item.item_id)
+        return self.book.start(item, turn_id)
 
     def _on_delta(self, draft: Draft) -> None:
         book = self.book
@@ -114,6 +129,16 @@ class ItemKeeper:
                 opened = self._stub_for(payload)
             elif current != item_id:
                 payload.item_id = current
+        if payload.kind not in _DELTAS_OF.get(opened.item.kind, ()):
+            part = item_pb2.ContentPart()
+            part.text.text = payload.text
+            self.say("unexpected_delta", "", draft, about=payload.item_id, content=[part])
+            return
+        payload.kind = opened.kinds.get(payload.content_index, payload.kind)
+        self._grow(opened, draft)
+
+    def _grow(self, opened: OpenItem, draft: Draft) -> None:
+        payload = draft.event.item_delta
         if len(payload.text) > MAX_DELTA_CHARACTERS:
             for piece in _split(draft):
                 opened.take_delta(piece.event.item_delta)
@@ -132,20 +157,34 @@ class ItemKeeper:
             if native_id in self._held_items:
                 self._hold(self._held_items[native_id], native_id, draft)
                 return
-            if native_id in self._late or current in book.known or self._is_late_result(item):
+            late = native_id in self._late or current in book.known
+            if late or self._is_late_result(item):
                 self._late_item(current, draft)
                 return
-            head = item_pb2.Item()
-            head.CopyFrom(item)
-            del head.content[:]
-            self._on_item_started(started(head, draft.raw, synthetic=True))
+            self._on_item_started(_head(draft))
             if native_id in self._held_items:
                 self._hold(self._held_items[native_id], native_id, draft)
                 return
-            opened = book.open[book.current(native_id)]
+            opened = book.open.get(book.current(native_id))
+        elif opened.contradicts(item):
+            # What was streamed is not what it came to be: the item begins anew, as another.
+            if self._is_late_result(item):
+                self._late_item(current, draft)
+                return
+            head = _head(draft)
+            parent = book.current(item.parent_id)
+            head.event.item_started.item.parent_id = parent if parent in book.known else ""
+            opened = self._supersede(opened, native_id, head)
+        if opened is None or opened.item.item_id not in book.open:
+            # What had waited for the item's start has ended it.
+            self._late_item(current, draft)
+            return
         item.item_id = opened.item.item_id
-        parent = book.current(item.parent_id)
-        item.parent_id = opened.item.parent_id or (parent if parent in book.known else "")
+        item.parent_id = opened.item.parent_id
+        item.native_item_id = opened.item.native_item_id or item.native_item_id
+        if item.superseded_by:
+            successor = book.current(item.superseded_by)
+            item.superseded_by = successor if successor in book.known else ""
         if item.status == item_pb2.ITEM_STATUS_FAILED and not item.content:
             item.content.extend(opened.content_so_far(self._call_of(opened)).content)
         self._settle_call(item, opened)
@@ -177,13 +216,21 @@ class ItemKeeper:
                 fix = delta(item.item_id, index, kind, text[len(have) :], raw, synthetic=True)
             else:
                 fix = delta(item.item_id, index, kind, text, raw, replace=True, synthetic=True)
-            self._on_delta(fix)
-        for index in opened.texts:
-            if index >= len(item.content) and opened.text(index):
-                kind = opened.kinds[index]
-                self._on_delta(
-                    delta(item.item_id, index, kind, "", raw, replace=True, synthetic=True)
-                )
+            self._grow(opened, fix)
+
+    def _supersede(self, old: OpenItem, native_id: str, draft: Draft) -> OpenItem:
+        """Start the item of `draft` in the place of an open one, which fails."""
+        book = self.book
+        fresh = book.fresh(native_id)
+        book.alias.put(native_id, fresh)
+        draft.event.item_started.item.item_id = fresh
+        opened = self._begin(draft)
+        item = old.content_so_far(self._call_of(old))
+        item.superseded_by = fresh
+        self._settle_call(item, old)
+        self._complete(old, completed(item, failed=True, synthetic=True))
+        self._release(fresh)
+        return opened
 
     def _settle_call(self, item: item_pb2.Item, opened: OpenItem | None = None) -> None:
         """Give a call or a result the call id that is right in this stream."""
@@ -202,7 +249,7 @@ class ItemKeeper:
         elif item.kind == item_pb2.ITEM_KIND_TOOL_RESULT:
             result = item.content[0].tool_result
             result.call_id = book.current_call(result.call_id)
-            if opened is not None and result.call_id not in book.calls:
+            if result.call_id not in book.calls and (result.call_id or opened is not None):
                 self._stub_call(result.call_id)
 
     def _stub_call(self, call_id: str) -> None:
@@ -229,7 +276,9 @@ class ItemKeeper:
 
     def _open_stub(self, item: item_pb2.Item) -> OpenItem:
         self._stamp(started(item, synthetic=True), self.turn_id)
-        return self.book.start(item, self.turn_id, stub=True)
+        opened = self.book.start(item, self.turn_id)
+        self._release(item.item_id)
+        return opened
 
     def _call_of(self, opened: OpenItem) -> str:
         """The call id that a cut-off call or result belongs to."""
@@ -281,7 +330,9 @@ class ItemKeeper:
 
     def _late_item(self, about: str, draft: Draft) -> None:
         item = draft.event.item_completed.item
-        self.say("late_output", "", draft, about=about, content=list(item.content))
+        self.say(
+            "late_output", "", draft, about=about, content=[_plain(part) for part in item.content]
+        )
 
     def _late_delta(self, about: str, draft: Draft) -> None:
         # Said once: the content comes again, whole, when the agent completes the item.
@@ -353,7 +404,26 @@ class ItemKeeper:
         item = item_pb2.Item(item_id=parent_id)
         item.kind, item.role = item_pb2.ITEM_KIND_UNKNOWN, item_pb2.ITEM_ROLE_SYSTEM
         self._open_stub(item)
-        self._release(parent_id)
+
+
+def _head(draft: Draft) -> Draft:
+    """The start of an item of which only the completion came."""
+    head = item_pb2.Item()
+    head.CopyFrom(draft.event.item_completed.item)
+    head.ClearField("superseded_by")
+    del head.content[:]
+    return started(head, draft.raw, synthetic=True)
+
+
+def _plain(part: item_pb2.ContentPart) -> item_pb2.ContentPart:
+    """A part as a status item can show it: it makes no call and answers none."""
+    match part.WhichOneof("part"):
+        case "tool_call":
+            return json_part(part.tool_call.name, part.tool_call.arguments_json or "{}")
+        case "tool_result":
+            return text_part(part.tool_result.output)
+        case _:
+            return part
 
 
 def _split(draft: Draft) -> Iterable[Draft]:

@@ -46,6 +46,14 @@ class Remembered(Generic[Key, Value]):
         return iter(list(self._entries.items()))
 
 
+_PART_OF = {
+    event_pb2.DELTA_KIND_TEXT: "text",
+    event_pb2.DELTA_KIND_REASONING: "reasoning",
+    event_pb2.DELTA_KIND_TOOL_OUTPUT: "tool_result",
+    event_pb2.DELTA_KIND_TOOL_ARGUMENTS: "tool_call",
+}
+
+
 @dataclass(slots=True)
 class OpenItem:
     """An item that is started and not completed.
@@ -53,14 +61,12 @@ class OpenItem:
     Attributes:
         item: The item as it was started.
         turn_id: The turn it was started in; empty outside a turn.
-        stub: The keeper made it up; the agent may still start it.
         texts: Pieces of text by content index, as deltas brought them.
         kinds: What the deltas of a content index add to.
     """
 
     item: item_pb2.Item
     turn_id: str
-    stub: bool = False
     texts: dict[int, list[str]] = field(default_factory=dict)
     kinds: dict[int, event_pb2.DeltaKind.ValueType] = field(default_factory=dict)
 
@@ -79,6 +85,21 @@ class OpenItem:
     def text(self, index: int) -> str:
         """The text that the deltas of `index` give."""
         return "".join(self.texts.get(index, ()))
+
+    def is_like(self, item: item_pb2.Item) -> bool:
+        """Whether `item` is of the same kind and role."""
+        return (item.kind, item.role) == (self.item.kind, self.item.role)
+
+    def contradicts(self, item: item_pb2.Item) -> bool:
+        """Whether `item`, as completed, is of another kind or has other parts than was streamed."""
+        if not self.is_like(item):
+            return True
+        if item.status == item_pb2.ITEM_STATUS_FAILED and not item.content:
+            return False
+        return any(
+            index >= len(item.content) or item.content[index].WhichOneof("part") != _PART_OF[kind]
+            for index, kind in self.kinds.items()
+        )
 
     def content_so_far(self, call_id: str) -> item_pb2.Item:
         """The item with the content that the deltas gave it, for one that is cut off.
@@ -110,8 +131,10 @@ class OpenItem:
             result = item.content[0].tool_result
             result.call_id = result.call_id or call_id
             result.is_error = True
-        if item.kind == item_pb2.ITEM_KIND_TOOL_CALL and not item.content:
-            item.content.add().tool_call.call_id = call_id
+        if item.kind == item_pb2.ITEM_KIND_TOOL_CALL:
+            call = (item.content or [item.content.add()])[0].tool_call
+            call.call_id = call.call_id or call_id
+            call.name = call.name or "unknown"
         return item
 
 
@@ -171,11 +194,11 @@ class ItemBook:
         """`call_id`, or with a suffix where that is taken."""
         return _unused(call_id, self.calls)
 
-    def start(self, item: item_pb2.Item, turn_id: str, *, stub: bool = False) -> OpenItem:
+    def start(self, item: item_pb2.Item, turn_id: str) -> OpenItem:
         """An item was started."""
         kept = item_pb2.Item()
         kept.CopyFrom(item)
-        opened = OpenItem(kept, turn_id, stub)
+        opened = OpenItem(kept, turn_id)
         self.open[item.item_id] = opened
         self.known.put(item.item_id, None)
         self.note_call(item, turn_id)

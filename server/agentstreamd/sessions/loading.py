@@ -7,7 +7,8 @@ from agentstreamd.events.log import Reader
 from agentstreamd.sessions import stored
 from agentstreamd.sessions.journal import Journal
 from agentstreamd.sessions.keeper import StreamKeeper
-from agentstreamd.sessions.runtime import Environment, SessionParts, restarted
+from agentstreamd.sessions.parts import Environment, SessionParts
+from agentstreamd.sessions.runtime import restarted
 from agentstreamd.sessions.stamp import Stamper
 from agentstreamd.sessions.stored import Queued
 

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from agentstream.v1 import agent_pb2, error_pb2, event_pb2, service_pb2, session_pb2
-from agentstreamd.adapters.base import Adapter, DriverContext
+from agentstreamd.adapters.base import Adapter, Driver, DriverContext, ProcessHost
 from agentstreamd.events.errors import (
     InvalidPageCursor,
     LogUnavailable,
     SessionNotFound,
 )
 from agentstreamd.events.log import EventLog, SessionInfo
-from agentstreamd.process import ProcessHost
 from agentstreamd.sessions import errors, stored
 from agentstreamd.sessions.agents import Agents, adapter_errors
 from agentstreamd.sessions.checks import SESSION_ID, check_config
@@ -23,12 +22,9 @@ from agentstreamd.sessions.config import SessionsConfig
 from agentstreamd.sessions.interactions import Interactions
 from agentstreamd.sessions.loading import load_session, new_session, started_payload
 from agentstreamd.sessions.messages import send_message, update_settings
-from agentstreamd.sessions.runtime import (
-    Environment,
-    SessionParts,
-    SessionRuntime,
-    turn_not_running,
-)
+from agentstreamd.sessions.parts import Environment, SessionParts
+from agentstreamd.sessions.runtime import SessionRuntime
+from agentstreamd.sessions.turns import turn_not_running
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +93,7 @@ class SessionManager:
             # One broken session must not keep the others from being served.
             logger.exception("session %s could not be recovered", session_id)
             return
-        live.runtime.start_queued()
+        live.runtime.turns.start_queued()
         self._watch_idle(live)
 
     def start_draining(self) -> None:
@@ -183,17 +179,17 @@ class SessionManager:
         runtime = live.runtime
         try:
             with adapter_errors(config.agent):
-                await runtime.driver.open()
-            runtime.tick()
+                await runtime.seat.driver.open()
+            runtime.recording.tick()
             if not runtime.keeper.started:
                 runtime.keeper.start_session(started_payload(config, agent.version))
-            ticket = runtime.flush(
+            ticket = runtime.recording.flush(
                 {
                     stored.CONFIG: config.SerializeToString(),
                     stored.CREATED: stored.digest(config),
                 }
             )
-            await runtime.committed(ticket)
+            await runtime.recording.committed(ticket)
         except BaseException:
             self._forget(live)
             await runtime.unload()
@@ -265,12 +261,12 @@ class SessionManager:
         async with self._using(request.session_id) as live:
             runtime = live.runtime
             if request.discard_queue:
-                runtime.discard_queue()
+                runtime.turns.discard_queue()
             running = runtime.keeper.turn_id
             if running and request.turn_id in ("", running):
-                ended = await runtime.interrupt()
+                ended = await runtime.turns.interrupt()
             else:
-                earlier = runtime.ended_turn(request.turn_id)
+                earlier = runtime.turns.ended_turn(request.turn_id)
                 if earlier is None:
                     raise turn_not_running(request.session_id, request.turn_id)
                 ended = earlier
@@ -354,35 +350,34 @@ class SessionManager:
             loaded = await load_session(reader, self._environment)
         live = self._put_together(loaded.parts)
         if loaded.recovered:
-            await live.runtime.journal.settled(live.runtime.flush())
+            await live.runtime.journal.settled(live.runtime.recording.flush())
         return live
 
     def _put_together(self, parts: SessionParts) -> _Live:
-        runtime = SessionRuntime(parts, self._environment)
+        runtime = SessionRuntime(parts, self._environment, self._make_driver)
         live = _Live(runtime, Interactions(runtime, self.log))
-        runtime.attach(
-            lambda: self._agents.adapter(runtime.config.agent).driver(self._driver_context(runtime))
-        )
         runtime.on_idle = lambda: self._watch_idle(live)
         self._live[runtime.session_id] = live
         self._tell_followers(runtime.session_id)
         return live
 
-    def _driver_context(self, runtime: SessionRuntime) -> DriverContext:
+    def _make_driver(self, runtime: SessionRuntime) -> Driver:
         config = runtime.config
         directory = self._config.state_directory / config.agent
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         native = runtime.keeper.stamper.native_session_id or config.resume_native_session_id
-        return DriverContext(
-            session_id=runtime.session_id,
-            session_uid=runtime.uid,
-            config=config,
-            native_session_id=native,
-            state=runtime.adapter_state,
-            sink=runtime,
-            processes=self._processes,
-            environment=self._config.agent_environment,
-            state_directory=directory,
+        return self._agents.adapter(config.agent).driver(
+            DriverContext(
+                session_id=runtime.session_id,
+                session_uid=runtime.uid,
+                config=config,
+                native_session_id=native,
+                state=runtime.adapter_state,
+                sink=runtime,
+                processes=self._processes,
+                environment=self._config.agent_environment,
+                state_directory=directory,
+            )
         )
 
     def _watch_idle(self, live: _Live) -> None:

@@ -30,23 +30,23 @@ async def send_message(
         return earlier
     runtime.check_live()
     _check_capabilities(agent, request)
-    if not runtime.busy:
-        return await runtime.start_turn(request, digest)
+    if not runtime.turns.busy:
+        return await runtime.turns.start_turn(request, digest)
     if request.when_busy == service_pb2.WHEN_BUSY_QUEUE:
-        if runtime.queue_length >= config.max_queued_messages:
+        if len(runtime.turns.queue) >= config.max_queued_messages:
             raise errors.SessionError(
                 error_pb2.ERROR_REASON_LIMIT_EXCEEDED,
-                f"{runtime.queue_length} messages wait already",
+                f"{len(runtime.turns.queue)} messages wait already",
                 {"limit": "max_queued_messages", "value": str(config.max_queued_messages)},
             )
-        return await runtime.enqueue(request, digest)
+        return await runtime.turns.enqueue(request, digest)
     if request.when_busy == service_pb2.WHEN_BUSY_STEER and runtime.keeper.turn_id:
         if not agent.capabilities.steer:
             raise errors.not_supported(
                 agent.name, "steer", f"{agent.name} takes no message while a turn runs"
             )
         with adapter_errors(agent.name):
-            return await runtime.steer(request, digest)
+            return await runtime.turns.steer(request, digest)
     turn_id = runtime.keeper.turn_id
     raise errors.SessionError(
         error_pb2.ERROR_REASON_TURN_IN_PROGRESS,
@@ -74,11 +74,11 @@ async def _earlier(
         known, encoded = stored.split_digest(value)
         _check_same(client_message_id, known, digest)
         return service_pb2.SendMessageResponse.FromString(encoded)
-    accepted = runtime.accepted(client_message_id)
+    accepted = runtime.turns.accepted(client_message_id)
     if accepted is None:
         return None
     _check_same(client_message_id, accepted.digest, digest)
-    await runtime.committed(accepted.ticket)
+    await runtime.recording.committed(accepted.ticket)
     return accepted.response
 
 
@@ -154,6 +154,8 @@ async def update_settings(
         config.labels.update(wanted.labels)
         update.labels.labels.update(wanted.labels)
         update.labels.SetInParent()
-    runtime.tick()
+    runtime.recording.tick()
     runtime.keeper.update(update)
-    await runtime.committed(runtime.flush({stored.CONFIG: config.SerializeToString()}))
+    await runtime.recording.committed(
+        runtime.recording.flush({stored.CONFIG: config.SerializeToString()})
+    )

@@ -1,0 +1,114 @@
+"""The way of a session's stream from the keeper into the log, with the state that belongs to it."""
+
+from collections.abc import Callable, Sequence
+
+from agentstream.v1 import session_pb2
+from agentstreamd.events.errors import LogUnavailable
+from agentstreamd.sessions import stored
+from agentstreamd.sessions.errors import log_unavailable
+from agentstreamd.sessions.keeper import EndedTurn, Output
+from agentstreamd.sessions.parts import SessionParts
+from agentstreamd.sessions.requests import Pending, respond_response
+
+
+class Recording:
+    """Writes what the keeper makes, and tells who must know.
+
+    Attributes:
+        keeper: The stream.
+        journal: The way of its events into the log.
+        config: The session's settings as they are now, secrets included.
+        answer_digests: Digests of the answers to requests that are about to be resolved.
+        on_asked: Told of each request that comes.
+        on_resolved: Told of the id of each request that is resolved.
+        on_turn_ended: Told of each turn that ends.
+    """
+
+    def __init__(self, parts: SessionParts, now_ns: Callable[[], int]) -> None:
+        """Write the stream of `parts`; `now_ns` is the time, Unix nanoseconds."""
+        self.keeper = parts.keeper
+        self.journal = parts.journal
+        self.config = parts.config
+        self.answer_digests: dict[str, bytes] = {}
+        self.on_asked: Callable[[Pending], None] = lambda pending: None
+        self.on_resolved: Callable[[str], None] = lambda request_id: None
+        self.on_turn_ended: Callable[[EndedTurn], None] = lambda ended: None
+        self._record = parts.record
+        self._now_ns = now_ns
+        self._was_quiescent = True
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self._record.session_id
+
+    @property
+    def uid(self) -> str:
+        """The session's uid."""
+        return self._record.uid
+
+    def tick(self) -> None:
+        """Set the time of the events that follow."""
+        self.keeper.stamper.set_time(self._now_ns())
+
+    def flush(self, puts: dict[str, bytes] | None = None, deletes: Sequence[str] = ()) -> int:
+        """Hand what the keeper made to the log, with state that belongs to it; gives a ticket."""
+        output = self.keeper.take()
+        state = output.puts
+        if puts:
+            state.update(puts)
+        removed = list(deletes)
+        if output.resolved:
+            self._keep_resolutions(output, state, removed)
+        quiescent = self.keeper.quiescent
+        if quiescent or self._was_quiescent:
+            self._was_quiescent = quiescent
+            record = self.describe()
+            if quiescent:
+                # A restart reads on from here: all before it is closed and summed up.
+                record.latest_sequence = self.keeper.stamper.sequence
+            state[stored.SESSION] = record.SerializeToString()
+        ticket = self.journal.write(output.records, puts=state, deletes=removed, blobs=output.blobs)
+        for pending in output.asked:
+            self.on_asked(pending)
+        for ended in output.ended:
+            self.on_turn_ended(ended)
+        return ticket
+
+    def _keep_resolutions(
+        self, output: Output, state: dict[str, bytes], removed: list[str]
+    ) -> None:
+        for request_id, resolved, sequence in output.resolved:
+            answered = self.answer_digests.pop(request_id, b"")
+            response = respond_response(resolved, sequence)
+            state[stored.resolution_key(request_id)] = stored.with_digest(answered, response)
+            removed.append(stored.intent_key(request_id))
+            self.on_resolved(request_id)
+
+    async def committed(self, ticket: int) -> None:
+        """Wait until a flush is durable. Raises `SessionError` LOG_UNAVAILABLE."""
+        try:
+            await self.journal.committed(ticket)
+        except LogUnavailable as error:
+            raise log_unavailable(error.detail) from error
+
+    def describe(self) -> session_pb2.Session:
+        """The session's record, brought up to date."""
+        record, keeper = self._record, self.keeper
+        record.config.CopyFrom(stored.without_secrets(self.config))
+        record.state = self._state()
+        record.update_time.FromNanoseconds(keeper.stamper.time_ns)
+        record.native_session_id = keeper.stamper.native_session_id
+        record.agent_version = keeper.settings.known.agent_version
+        record.usage.CopyFrom(keeper.usage)
+        return record
+
+    def _state(self) -> session_pb2.SessionState.ValueType:
+        keeper = self.keeper
+        if keeper.ended:
+            return session_pb2.SESSION_STATE_ENDED
+        if not keeper.turn_id:
+            return session_pb2.SESSION_STATE_IDLE
+        if any(pending.turn_id == keeper.turn_id for pending in keeper.pending.values()):
+            return session_pb2.SESSION_STATE_WAITING
+        return session_pb2.SESSION_STATE_RUNNING

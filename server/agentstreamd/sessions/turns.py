@@ -1,0 +1,339 @@
+"""The turns of a session: messages that start them, wait for them or are put into them."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+from agentstream.v1 import error_pb2, event_pb2, service_pb2, session_pb2
+from agentstreamd.adapters.base import AdapterError, AgentFailed, NotDelivered, Prompt
+from agentstreamd.model import Draft, Kind, event
+from agentstreamd.sessions import stored
+from agentstreamd.sessions.errors import SessionError
+from agentstreamd.sessions.keeper import EndedTurn
+from agentstreamd.sessions.parts import Environment
+from agentstreamd.sessions.prompts import preview, user_item
+from agentstreamd.sessions.recording import Recording
+from agentstreamd.sessions.seat import DriverSeat
+from agentstreamd.sessions.stored import Queued
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_TURNS = 256
+
+Spawn = Callable[[Coroutine[None, None, None], str], None]
+"""Runs work of the session in the background, under a name."""
+
+
+@dataclass(slots=True)
+class Accepted:
+    """A message whose acceptance is on its way into the log.
+
+    Attributes:
+        digest: Tells it from another message of the same id.
+        response: What was answered.
+        ticket: Of the write that makes it durable.
+    """
+
+    digest: bytes
+    response: service_pb2.SendMessageResponse
+    ticket: int
+
+
+class Turns:
+    """The turns of one session.
+
+    All state is changed on the event loop, between two awaits: what a method decides on is still so
+    when it acts.
+
+    Attributes:
+        queue: Messages that wait for the running turn to end.
+        interrupting: The turn that is being interrupted; empty when none is.
+        on_last: Told when a turn has ended and no message waits.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        seat: DriverSeat,
+        environment: Environment,
+        spawn: Spawn,
+        queue: list[Queued],
+    ) -> None:
+        """Run turns on the stream of `recording` with the driver of `seat`."""
+        self.queue = queue
+        self.interrupting = ""
+        self.on_last: Callable[[], None] = lambda: None
+        self._recording = recording
+        self._keeper = recording.keeper
+        self._seat = seat
+        self._env = environment
+        self._spawn = spawn
+        self._accepting: dict[str, Accepted] = {}
+        self._ended: dict[str, EndedTurn] = {}
+        self._waiters: dict[str, asyncio.Future[EndedTurn]] = {}
+
+    def accepted(self, client_message_id: str) -> Accepted | None:
+        """A message of this id whose acceptance is on its way into the log."""
+        return self._accepting.get(client_message_id)
+
+    @property
+    def busy(self) -> bool:
+        """A turn is running, or about to."""
+        return bool(self._keeper.turn_id or self.queue)
+
+    async def start_turn(
+        self, request: service_pb2.SendMessageRequest, digest: bytes
+    ) -> service_pb2.SendMessageResponse:
+        """Accept a message that starts a turn; returns when that is durable."""
+        response = service_pb2.SendMessageResponse(
+            turn_id=f"turn_{self._env.new_id()}",
+            sequence=self._keeper.stamper.sequence,
+            disposition=service_pb2.MESSAGE_DISPOSITION_STARTED,
+        )
+        trigger = (
+            event_pb2.TURN_TRIGGER_COMMAND if request.command else event_pb2.TURN_TRIGGER_CLIENT
+        )
+        puts = self._remember(request, digest, response)
+        ticket = self._begin(response.turn_id, trigger, request, puts)
+        await self._accept(request, digest, response, ticket)
+        return response
+
+    async def enqueue(
+        self, request: service_pb2.SendMessageRequest, digest: bytes
+    ) -> service_pb2.SendMessageResponse:
+        """Accept a message that waits for the turns before it; returns when that is durable."""
+        response = service_pb2.SendMessageResponse(
+            turn_id=f"turn_{self._env.new_id()}",
+            sequence=self._keeper.stamper.sequence,
+            disposition=service_pb2.MESSAGE_DISPOSITION_QUEUED,
+        )
+        shown = session_pb2.QueuedMessage(
+            turn_id=response.turn_id,
+            client_message_id=request.client_message_id,
+            preview=preview(tuple(request.parts)),
+        )
+        shown.create_time.FromNanoseconds(self._env.now_ns())
+        position = self.queue[-1].position + 1 if self.queue else 1
+        queued = Queued(shown, request, position)
+        self.queue.append(queued)
+        self._recording.tick()
+        self._say_queue()
+        puts = self._remember(request, digest, response)
+        puts[stored.queue_key(response.turn_id)] = queued.encode()
+        await self._accept(request, digest, response, self._recording.flush(puts))
+        return response
+
+    async def steer(
+        self, request: service_pb2.SendMessageRequest, digest: bytes
+    ) -> service_pb2.SendMessageResponse:
+        """Put a message into the running turn; returns when the agent has it and it is durable."""
+        turn_id = self._keeper.turn_id
+        prompt = self._prompt(turn_id, request)
+        async with self._seat.lock:
+            if self._keeper.turn_id != turn_id:
+                raise turn_not_running(self._recording.session_id, turn_id)
+            try:
+                await self._seat.driver.steer(prompt)
+            except NotDelivered as error:
+                raise turn_not_running(self._recording.session_id, turn_id) from error
+        response = service_pb2.SendMessageResponse(
+            turn_id=turn_id,
+            sequence=self._keeper.stamper.sequence,
+            disposition=service_pb2.MESSAGE_DISPOSITION_STEERED,
+        )
+        self._recording.tick()
+        self._keeper.add_message(
+            user_item(f"user_{prompt.message_id}", prompt.parts),
+            metadata_json=_message_json(request, prompt),
+        )
+        await self._recording.committed(
+            self._recording.flush(self._remember(request, digest, response))
+        )
+        return response
+
+    def discard_queue(self) -> None:
+        """Forget the messages that wait."""
+        if not self.queue:
+            return
+        keys = [stored.queue_key(queued.shown.turn_id) for queued in self.queue]
+        self.queue.clear()
+        self._recording.tick()
+        self._say_queue()
+        self._recording.flush(deletes=keys)
+
+    def ended_turn(self, turn_id: str) -> EndedTurn | None:
+        """How a turn ended, if it did lately."""
+        return self._ended.get(turn_id)
+
+    async def interrupt(self) -> EndedTurn:
+        """Stop the running turn; returns when it has ended and that is durable."""
+        turn_id = self._keeper.turn_id
+        self.interrupting = turn_id
+        ended = await self.stop(turn_id)
+        await self._recording.committed(self._recording.flush())
+        return ended
+
+    async def stop(self, turn_id: str) -> EndedTurn:
+        """Have the agent stop a running turn; stop the agent if it does not."""
+        waiter = self._waiters.get(turn_id)
+        if waiter is None:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters[turn_id] = waiter
+        grace = self._env.config.interrupt_grace_seconds
+        try:
+            async with asyncio.timeout(grace):
+                await self._seat.driver.interrupt()
+                return await asyncio.shield(waiter)
+        except (TimeoutError, AdapterError) as error:
+            logger.info(
+                "session %s: the turn did not stop by itself: %s", self._recording.session_id, error
+            )
+        await self._seat.close()
+        if self._keeper.turn_id == turn_id:
+            self._recording.tick()
+            self._keeper.end_turn(event_pb2.TURN_STATUS_INTERRUPTED)
+            self._recording.flush()
+        return await waiter
+
+    def start_queued(self) -> None:
+        """Start the next message that waits, if nothing runs."""
+        if self._keeper.turn_id or not self.queue or self._seat.closing or self._keeper.ended:
+            return
+        queued = self.queue.pop(0)
+        self._recording.tick()
+        self._say_queue()
+        turn_id = queued.shown.turn_id
+        self._begin(
+            turn_id,
+            event_pb2.TURN_TRIGGER_QUEUE,
+            queued.request,
+            {},
+            deletes=[stored.queue_key(turn_id)],
+        )
+
+    def _begin(
+        self,
+        turn_id: str,
+        trigger: event_pb2.TurnTrigger.ValueType,
+        request: service_pb2.SendMessageRequest,
+        puts: dict[str, bytes],
+        deletes: Sequence[str] = (),
+    ) -> int:
+        prompt = self._prompt(turn_id, request)
+        self._recording.tick()
+        self._keeper.begin_turn(
+            turn_id,
+            trigger,
+            user_item(f"user_{prompt.message_id}", prompt.parts),
+            client_message_id=request.client_message_id,
+            metadata_json=_message_json(request, prompt),
+        )
+        ticket = self._recording.flush(puts, deletes)
+        self._spawn(self._deliver(prompt, ticket), "deliver")
+        return ticket
+
+    async def _deliver(self, prompt: Prompt, ticket: int) -> None:
+        # Durable first: an agent must not work on a message that a crash would forget.
+        await self._recording.journal.settled(ticket)
+        try:
+            async with self._seat.lock:
+                if self._keeper.turn_id == prompt.turn_id and not self._seat.closing:
+                    await self._seat.driver.send(prompt)
+        except AdapterError as error:
+            self.fail_turn(prompt.turn_id, str(error), _code_of(error))
+        except Exception:
+            logger.exception("session %s: the driver failed to send", self._recording.session_id)
+            self.fail_turn(
+                prompt.turn_id,
+                "the adapter failed; the daemon's log says more",
+                error_pb2.ERROR_CODE_AGENT_INTERNAL,
+            )
+
+    def fail_turn(self, turn_id: str, message: str, code: error_pb2.ErrorCode.ValueType) -> None:
+        """End a turn as failed (as interrupted, if it was being), if it is still running."""
+        if self._keeper.turn_id != turn_id:
+            return
+        self._recording.tick()
+        error = error_pb2.Error(message=message, code=code)
+        if self.interrupting == turn_id:
+            self._keeper.end_turn(event_pb2.TURN_STATUS_INTERRUPTED)
+        else:
+            said = event(synthetic=True)
+            said.error.CopyFrom(error)
+            self._keeper.apply([Draft(Kind.ERROR, said)])
+            self._keeper.end_turn(event_pb2.TURN_STATUS_FAILED, error)
+        self._recording.flush()
+
+    def ended(self, turn: EndedTurn) -> None:
+        """Take note that a turn has ended; the next message that waits follows."""
+        turns = self._ended
+        turns[turn.turn_id] = turn
+        if len(turns) > REMEMBERED_TURNS:
+            del turns[next(iter(turns))]
+        if self.interrupting == turn.turn_id:
+            self.interrupting = ""
+        waiter = self._waiters.pop(turn.turn_id, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(turn)
+        if self.queue:
+            # Not at once: what the agent said together with the end of its turn comes first.
+            asyncio.get_running_loop().call_soon(self.start_queued)
+        else:
+            self.on_last()
+
+    def _prompt(self, turn_id: str, request: service_pb2.SendMessageRequest) -> Prompt:
+        return Prompt(turn_id, self._env.new_id(), tuple(request.parts), request.command)
+
+    def _remember(
+        self,
+        request: service_pb2.SendMessageRequest,
+        digest: bytes,
+        response: service_pb2.SendMessageResponse,
+    ) -> dict[str, bytes]:
+        if not request.client_message_id:
+            return {}
+        key = stored.message_key(request.client_message_id)
+        return {key: stored.with_digest(digest, response)}
+
+    async def _accept(
+        self,
+        request: service_pb2.SendMessageRequest,
+        digest: bytes,
+        response: service_pb2.SendMessageResponse,
+        ticket: int,
+    ) -> None:
+        client_message_id = request.client_message_id
+        if client_message_id:
+            self._accepting[client_message_id] = Accepted(digest, response, ticket)
+        await self._recording.committed(ticket)
+        # Kept when that failed: the log will take it later, until then only this knows it.
+        self._accepting.pop(client_message_id, None)
+
+    def _say_queue(self) -> None:
+        update = event_pb2.SessionUpdated()
+        update.queue.messages.extend(queued.shown for queued in self.queue)
+        update.queue.SetInParent()
+        self._keeper.update(update)
+
+
+def turn_not_running(session_id: str, turn_id: str) -> SessionError:
+    """No turn is running, or not the one that was named."""
+    what = f"turn {turn_id!r}" if turn_id else "a turn"
+    return SessionError(
+        error_pb2.ERROR_REASON_TURN_NOT_RUNNING,
+        f"{what} is not running in session {session_id!r}",
+        {"session_id": session_id, "turn_id": turn_id},
+    )
+
+
+def _code_of(error: AdapterError) -> error_pb2.ErrorCode.ValueType:
+    if isinstance(error, AgentFailed):
+        return error.code
+    return error_pb2.ERROR_CODE_AGENT_START_FAILED
+
+
+def _message_json(request: service_pb2.SendMessageRequest, prompt: Prompt) -> str:
+    known = {"client_message_id": request.client_message_id, "message_id": prompt.message_id}
+    return json.dumps({name: value for name, value in known.items() if value})
