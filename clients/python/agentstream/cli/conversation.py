@@ -85,11 +85,21 @@ class Conversation:
         return session
 
     async def send(
-        self, parts: Sequence[service_pb2.InputPart], *, command: bool = False
+        self,
+        parts: Sequence[service_pb2.InputPart],
+        *,
+        command: bool = False,
+        queue: bool = False,
     ) -> asyncio.Future[event_pb2.TurnEnded]:
-        """Send a message; the future has the end of its turn. Raises AgentstreamError."""
+        """Send a message; the future has the end of its turn. Raises AgentstreamError.
+
+        `command`: it is a command of the agent. `queue`: wait for a turn that runs.
+        """
         request = service_pb2.SendMessageRequest(
-            session_id=self.session_id, parts=parts, command=command
+            session_id=self.session_id,
+            parts=parts,
+            command=command,
+            when_busy=service_pb2.WHEN_BUSY_QUEUE if queue else service_pb2.WHEN_BUSY_REJECT,
         )
         with typed_errors():
             answer = await self._client.stub.SendMessage(request)
@@ -113,7 +123,8 @@ class Conversation:
     async def wait_ended(self) -> None:
         """Wait for the end of the session's stream. Raises AgentstreamError."""
         assert self._reader is not None
-        await self._reader
+        await asyncio.wait([self._reader])  # cancelling the wait must not cancel the reader
+        self._reader.result()
 
     async def interrupt(self) -> None:
         """Interrupt the running turn; not having one is no error."""
