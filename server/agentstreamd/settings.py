@@ -221,7 +221,7 @@ SETTINGS = (
     ),
     Setting(
         "drain_timeout_seconds",
-        _seconds(1, 3600),
+        _seconds(5, 3600),
         20.0,
         "time from SIGTERM to the exit at most, in seconds",
         "SECONDS",

@@ -327,6 +327,14 @@ async def test_followers_are_counted_while_they_follow(
     assert server.server.streams.count == 0
 
 
+async def test_who_only_reads_the_backlog_does_not_follow(
+    server: Running, sessions: FakeSessions
+) -> None:
+    await sessions.write("s", Kind.SESSION_STARTED)
+    await rest_of(follow(server, follow=False))
+    assert sessions.followers == {}
+
+
 async def test_streams_beyond_the_limit_are_refused(sessions: FakeSessions) -> None:
     async with running(sessions, max_streams=2) as server:
         calls = [follow(server), follow(server)]
@@ -378,6 +386,24 @@ async def test_a_stalled_reader_holds_no_more_than_windows_and_loses_nothing(
     while len(seen) < count:
         seen += sequences([await stalled.read()])
     assert seen == list(range(1, count + 1))
+
+
+async def test_a_stalled_reader_is_cut_by_a_stop_and_never_told_ok(
+    server: Running, sessions: FakeSessions
+) -> None:
+    records = []
+    for number in range(1, 201):
+        event = event_pb2.Event(sequence=number)
+        event.item_delta.text = "x" * 500_000
+        records.append(Record(event.SerializeToString(), b"", Kind.ITEM_DELTA))
+    await sessions.log.append("s", 0, records)
+    stalled = follow(server, follow=False)
+    await stalled.read()
+    await server.server.drain()
+    await server.server.stop(0)
+    with pytest.raises(aio.AioRpcError) as caught:
+        await rest_of(stalled)
+    assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 class _Counted:

@@ -4,9 +4,33 @@ from typing import Any
 import pytest
 
 from agentstreamd.config import ConfigError, environment_of, load
-from agentstreamd.settings import SETTINGS
+from agentstreamd.settings import AGENT_ENVIRONMENT, SETTINGS, Setting
 
 HOME = {"HOME": "/home/me"}
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
+
+
+def row(setting: Setting) -> str:
+    """The line of a setting in the table of the documentation."""
+    default = setting.default_for({"HOME": "~"})
+    if setting.name == "agent_environment":
+        shown = "see below"
+    elif isinstance(default, bool):
+        shown = f"`{str(default).lower()}`"
+    elif isinstance(default, tuple):
+        shown = " ".join(f"`{one}`" for one in default)
+    else:
+        shown = f"`{default}`" if default not in (None, {}) else "none"
+    names = f"`{setting.name}` | `{setting.flag}` | `{setting.variable}`"
+    return f"| {names} | {shown} | {setting.meaning} |"
+
+
+def test_every_setting_is_documented_as_it_is() -> None:
+    text = DOCUMENT.read_text()
+    assert [one.name for one in SETTINGS if row(one) not in text] == []
+    assert all(f"`{name}`" in text for name in AGENT_ENVIRONMENT)
 
 
 def write(directory: Path, text: str) -> str:
@@ -58,6 +82,7 @@ def test_every_setting_can_be_set_by_flag_and_variable(setting: Any) -> None:
         "log_format": "json",
         "event_log_synchronous": "full",
         "reflection": "false",
+        "drain_timeout_seconds": "30",
         "agent_environment": "FOO,BAR_*",
         "agent_executables": "claude=/bin/claude",
         "tls_certificate_file": "/c",

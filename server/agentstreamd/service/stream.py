@@ -5,6 +5,7 @@ at most the one batch that is being written.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ class EventStreams:
         self._count += 1
         try:
             reader, session = await self._open(request)
-            with reader, self._sessions.following(request.session_id):
+            following = self._sessions.following if request.follow else contextlib.nullcontext
+            with reader, following(request.session_id):
                 await _Stream(self, request, reader, session, write).run()
         finally:
             self._count -= 1
