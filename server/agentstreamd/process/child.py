@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .capture import HeadTail
-from .errors import ProcessGone, SpawnFailed, spawn_failure
+from .errors import ProcessError, ProcessGone, SpawnFailed, spawn_failure
 from .leftovers import MARKER_NAME, ProcessIdentity, end_marked
 from .pipes import ChunkReader, SampleReader, StdinWriter
 from .spec import ExitStatus, ProcessSpec
@@ -150,15 +150,23 @@ class ChildProcess:
         except TimeoutError:
             raise SpawnFailed(f"{self.label} did not start within {seconds:g} seconds.") from None
 
-    def abandon(self) -> None:
-        """Give up a start: without its channel the keeper ends what it may have started."""
-        was_started = self._started.done() and not (
-            self._started.cancelled() or self._started.exception()
-        )
+    @property
+    def is_started(self) -> bool:
+        """Whether the program runs or ran."""
+        started = self._started
+        return started.done() and not started.cancelled() and started.exception() is None
+
+    def abandon(self, reason: ProcessError | None = None) -> None:
+        """Give up a start: without its channel the keeper ends what it may have started.
+
+        Whoever waits for the start gets the reason.
+        """
+        if reason is not None and not self._started.done():
+            self._started.set_exception(reason)
         self._started.cancel()
         self.channel.close()
         self._release()
-        if not was_started:
+        if not self.is_started:
             self._on_gone(self)
 
     # --- from the keeper -----------------------------------------------------------------------
@@ -188,11 +196,9 @@ class ChildProcess:
             self._started.set_exception(
                 SpawnFailed(f"The process supervisor died before {self.label} was started.")
             )
-        elif self._started.cancelled() or self._started.exception() is not None:
-            pass
         elif self._gone_reported:
             self._finish()
-        else:
+        elif self.is_started:
             self._ending = asyncio.create_task(self._end_unkept())
 
     async def _end_unkept(self) -> None:

@@ -24,6 +24,7 @@ _WANTED_OPEN_FILES = 65536
 # supervisor's socket, which therefore never fills up.
 _CONCURRENT_STARTS = 32
 _SUPERVISOR_END_SECONDS = 7.0
+_CLOSED = "The process host is closed."
 
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from supervisor.zygote import main; main()"
 
@@ -140,24 +141,31 @@ class ProcessHost:
         """
         async with self._slots:
             if self._closed:
-                raise ProcessError("The process host is closed.")
+                raise ProcessError(_CLOSED)
             marker = f"{self.instance_id}/{secrets.token_hex(8)}"
             child = ChildProcess(spec, marker, self._children.discard)
             self._children.add(child)
             try:
                 await self._launch(child)
                 await child.started()
-                if self._closed:
-                    raise ProcessError("The process host is closed.")
             except BaseException:
                 child.abandon()
                 raise
             return child
 
     async def close(self) -> None:
-        """Stop all processes (without their polite step) and the supervisor. Idempotent."""
+        """Stop all processes (without their polite step) and the supervisor. Idempotent.
+
+        Starts that are under way raise ProcessError.
+        """
         self._closed = True
-        await asyncio.gather(*(child.stop() for child in self.children), return_exceptions=True)
+        running = []
+        for child in self.children:
+            if child.is_started:
+                running.append(child.stop())
+            else:
+                child.abandon(ProcessError(_CLOSED))
+        await asyncio.gather(*running, return_exceptions=True)
         supervisor = self._supervisor
         if supervisor is None or supervisor.ended.is_set():
             return

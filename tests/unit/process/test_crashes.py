@@ -54,8 +54,11 @@ def still_running(pids: dict[str, int], seconds: float) -> set[str]:
     }
 
 
-async def test_nothing_outlives_a_killed_daemon_for_five_seconds() -> None:
+@pytest.mark.parametrize("with_supervisor", [False, True])
+async def test_nothing_outlives_a_killed_daemon_for_five_seconds(with_supervisor: bool) -> None:
     daemon, pids = await start_daemon("killed-daemon")
+    if with_supervisor:
+        os.kill(pids["supervisor"], signal.SIGKILL)
     daemon.kill()
     await daemon.wait()
     assert still_running(pids, 5.0) == set()
@@ -140,11 +143,12 @@ async def test_killed_supervisor_and_keeper_leave_nothing_that_is_marked(host: P
 
 
 async def test_a_command_that_crosses_the_end_costs_no_report(host: ProcessHost) -> None:
-    child = await host.spawn(shell("exit 3"))
+    child = await host.spawn(command("cat"))
+    os.kill(child.pid, signal.SIGUSR1)
     await_end(child.pid)
     await_end(child.keeper_pid, 0.2)  # blocks the loop: the reports lie unread in the channel
     child.kill()
-    assert await child.wait_gone() == ExitStatus(code=3)
+    assert await child.wait_gone() == ExitStatus(signal=signal.SIGUSR1)
 
 
 async def test_a_start_that_takes_too_long_fails(host: ProcessHost) -> None:

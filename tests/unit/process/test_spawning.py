@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -188,6 +189,21 @@ async def test_a_closed_host_starts_nothing(host: ProcessHost) -> None:
     await host.close()
     with pytest.raises(ProcessError, match="closed"):
         await host.spawn(command("true"))
+
+
+async def test_a_start_under_way_fails_when_the_host_is_closed(host: ProcessHost) -> None:
+    supervisor = host.supervisor_pid
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGSTOP)
+    start = asyncio.create_task(host.spawn(command("cat")))
+    await asyncio.wait({start}, timeout=0.1)
+    close = asyncio.create_task(host.close())
+    with pytest.raises(ProcessError, match="closed"):
+        await start
+    os.kill(supervisor, signal.SIGCONT)
+    await close
+    assert not host.children
+    assert not is_running(supervisor)
 
 
 @pytest.mark.parametrize("instance_id", ["", "a/b", "a b", "ä"])

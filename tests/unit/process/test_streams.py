@@ -1,5 +1,6 @@
 import asyncio
 import hashlib
+import os
 import signal
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from agentstreamd.process import ExitStatus, ProcessGone, ProcessHost
 
-from .trees import command, python, read_all, shell
+from .trees import await_end, command, python, read_all, shell
 
 MEBIBYTE = 2**20
 
@@ -41,7 +42,12 @@ print(len(sys.stdin.read()))
 """
     child = await host.spawn(python(code))
     assert await child.stdout.read() == b"\n"
-    write = asyncio.create_task(child.stdin.write(b"x" * 4 * MEBIBYTE))
+
+    async def write_all() -> None:
+        for _ in range(64):
+            await child.stdin.write(b"x" * 65536)
+
+    write = asyncio.create_task(write_all())
     done, _ = await asyncio.wait({write}, timeout=0.2)
     assert not done
     child.send_signal(signal.SIGUSR1)
@@ -57,6 +63,14 @@ async def test_a_write_to_a_dead_process_fails(host: ProcessHost) -> None:
         await child.stdin.write(b"x")
     with pytest.raises(ProcessGone, match=r"has ended \(exit code 0\)"):
         child.send_signal(signal.SIGINT)
+
+
+async def test_a_write_fails_although_the_death_is_not_reported_yet(host: ProcessHost) -> None:
+    child = await host.spawn(command("cat"))
+    os.kill(child.pid, signal.SIGKILL)
+    await_end(child.pid)  # blocks the loop
+    with pytest.raises(ProcessGone):
+        await child.stdin.write(b"x")
 
 
 async def test_a_waiting_write_fails_when_the_process_dies(host: ProcessHost) -> None:
