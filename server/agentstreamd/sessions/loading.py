@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agentstream.v1 import event_pb2, interaction_pb2, service_pb2, session_pb2
+from agentstream.v1 import agent_pb2, event_pb2, interaction_pb2, service_pb2, session_pb2
 from agentstreamd.events.log import Reader
 from agentstreamd.sessions import stored
 from agentstreamd.sessions.journal import Journal
@@ -59,7 +59,7 @@ def started_payload(
         working_directory=config.working_directory,
         model=config.model,
         mode=config.mode,
-        permission_mode=config.permission_mode,
+        permission_mode=config.permission_mode or agent_pb2.PERMISSION_MODE_DEFAULT,
         resumed=bool(config.resume_native_session_id),
     )
 
