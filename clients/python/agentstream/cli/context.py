@@ -69,11 +69,21 @@ class Context:
         sys.stdout.flush()
 
     def table(self, *columns: str) -> Table:
-        """A table for `out`."""
+        """A table for `print_table`."""
         table = Table(box=None, pad_edge=False, header_style="dim")
         for column in columns:
             table.add_column(column, no_wrap=not self.out.is_terminal)
         return table
+
+    def print_table(self, table: Table) -> None:
+        """Write a table to `out`; where it is piped, without spaces at the ends of its lines."""
+        if self.out.is_terminal:
+            self.out.print(table)
+            return
+        with self.out.capture() as capture:
+            self.out.print(table)
+        for line in capture.get().splitlines():
+            self.out.print(line.rstrip(), soft_wrap=True)
 
 
 def json_line(message: Message) -> str:
@@ -83,12 +93,13 @@ def json_line(message: Message) -> str:
 
 def make_context(arguments: argparse.Namespace) -> Context:
     """The context that arguments and environment ask for. Raises CliError."""
+    given = vars(arguments)
     return Context(
-        address=arguments.address or os.environ.get("AGENTSTREAM_ADDRESS") or DEFAULT_ADDRESS,
+        address=given.get("address") or os.environ.get("AGENTSTREAM_ADDRESS") or DEFAULT_ADDRESS,
         out=_console(stderr=False),
         err=_console(stderr=True),
-        _token=_token(arguments.token_file),
-        _tls=(arguments.tls_ca, arguments.tls_cert, arguments.tls_key),
+        _token=_token(given.get("token_file")),
+        _tls=(given.get("tls_ca"), given.get("tls_cert"), given.get("tls_key")),
     )
 
 

@@ -118,10 +118,8 @@ def question_lines(request: interaction_pb2.QuestionRequest) -> list[Text]:
 
 def single_question_lines(question: interaction_pb2.Question) -> list[Text]:
     """One question and its numbered options."""
-    title = Text("? ", "bold yellow")
-    if question.header:
-        title.append(f"{visible(question.header)}: ", "bold")
-    lines = [title.append(visible(question.text), "bold")]
+    header = f"{visible(question.header)}: " if question.header else ""
+    lines = [Text.assemble(("? ", "bold yellow"), header, (visible(question.text), "bold"))]
     for number, option in enumerate(question.options, 1):
         line = Text.assemble((f"  {number} ", "yellow"), visible(option.label))
         if option.description:
@@ -174,7 +172,8 @@ def resolution(
         interaction_pb2.REQUEST_OUTCOME_ACCEPTED_FOR_SESSION,
     )
     words = enum_name(outcome, "REQUEST_OUTCOME_")
-    text = Text(f"{'✓' if good else '✗'} {words}", "green" if good else "yellow")
+    style = "green" if good else "yellow"
+    text = Text.assemble((f"{'✓' if good else '✗'} {words}", style))
     if said := _answer(resolved):
         text.append(f": {said}")
     text.append(f"  by {by}", "dim")

@@ -26,7 +26,6 @@ exit codes:
 _HINTS: Final = {
     "SESSION_NOT_FOUND": "`agentstream sessions` lists them",
     "AGENT_NOT_FOUND": "`agentstream agents` lists them",
-    "AGENT_UNAVAILABLE": "`agentstream agents` says what is missing",
     "REQUEST_NOT_FOUND": "`agentstream sessions` shows which sessions wait for an answer",
     "TURN_IN_PROGRESS": "wait, or stop the turn with `agentstream interrupt`",
     "SESSION_ENDED": "its events can still be read with `agentstream events`",

@@ -63,7 +63,8 @@ async def _run(parsed: argparse.Namespace, context: Context) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    connection = argparse.ArgumentParser(add_help=False)
+    # Before the command or after it, hence no defaults: the second would undo the first.
+    connection = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     group = connection.add_argument_group("connection")
     group.add_argument("--address", help="host:port or unix:PATH of the daemon")
     group.add_argument("--token-file", metavar="FILE", help="file that holds the daemon's token")
@@ -75,6 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Run coding agents and follow what they do, as one event stream.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[connection],
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():

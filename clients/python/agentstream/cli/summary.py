@@ -45,13 +45,13 @@ def turn_line(ended: event_pb2.TurnEnded, seconds: float | None, shown_error: st
     """How a turn ended and what it used. `shown_error` was written already, not once more."""
     match ended.status:
         case event_pb2.TURN_STATUS_COMPLETED:
-            text = Text("✓ completed", "green")
+            text = Text.assemble(("✓ completed", "green"))
         case event_pb2.TURN_STATUS_INTERRUPTED:
-            text = Text("◼ interrupted", "yellow")
+            text = Text.assemble(("◼ interrupted", "yellow"))
         case event_pb2.TURN_STATUS_SUPERSEDED:
-            text = Text("◦ went into another turn", "dim")
+            text = Text.assemble(("◦ went into another turn", "dim"))
         case _:
-            text = Text("✗ failed", "red")
+            text = Text.assemble(("✗ failed", "red"))
             if ended.error.message and ended.error.message != shown_error:
                 text.append(f": {one_line(ended.error.message, 300)}", "red")
     parts = [usage_text(ended.usage), "" if seconds is None else duration(seconds)]
@@ -92,7 +92,8 @@ def ended_line(ended: event_pb2.SessionEnded) -> list[Text]:
 
 def error_line(error: error_pb2.Error) -> Text:
     """Something that went wrong, and whether it is tried again."""
-    text = Text(f"✗ {one_line(error.message, 500)}", "yellow" if error.will_retry else "red")
+    style = "yellow" if error.will_retry else "red"
+    text = Text.assemble((f"✗ {one_line(error.message, 500)}", style))
     if error.code:
         text.append(f"  {enum_name(error_pb2.ErrorCode.Name(error.code), 'ERROR_CODE_')}", "dim")
     if error.will_retry:

@@ -50,7 +50,7 @@ async def run(arguments: argparse.Namespace, context: Context) -> int:
             visible(agent.version),
             Text(visible(agent.unavailable_reason or agent.executable_path), "dim"),
         )
-    context.out.print(table)
+    context.print_table(table)
     return OK
 
 
@@ -93,4 +93,4 @@ def _describe(agent: agent_pb2.Agent, context: Context) -> None:
         row("permission mode", f"{permission_mode_name(info.mode)}  {info.description}")
     for option in agent.options:
         row("option", f"{option.name}  {option.description}")
-    context.out.print(table)
+    context.print_table(table)

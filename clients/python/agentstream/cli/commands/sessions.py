@@ -57,7 +57,7 @@ async def run(arguments: argparse.Namespace, context: Context) -> int:
             visible(session.config.working_directory),
             _about(session),
         )
-    context.out.print(table)
+    context.print_table(table)
     return OK
 
 
