@@ -183,7 +183,7 @@ class _Player:
         request_id = pending.request.request_id
         if not answers or request_id not in self._keeper.pending:
             return
-        answer = answers.popleft()
+        answer = _fitting(pending, answers.popleft())
         self._keeper.resolve(
             request_id, _outcome(answer), interaction_pb2.RESOLVED_BY_CLIENT, answer=answer
         )
@@ -252,6 +252,22 @@ _FORM_OUTCOMES = {
     interaction_pb2.FORM_ACTION_ACCEPT: interaction_pb2.REQUEST_OUTCOME_ACCEPTED,
     interaction_pb2.FORM_ACTION_DECLINE: interaction_pb2.REQUEST_OUTCOME_REJECTED,
 }
+
+
+def _fitting(pending: Pending, answer: Answer) -> Answer:
+    """The answer, of the request's own kind: a native rejection may not say what it rejects."""
+    if not isinstance(answer, interaction_pb2.PermissionAnswer):
+        return answer
+    match pending.kind:
+        case Kind.QUESTION_REQUESTED:
+            rejected = interaction_pb2.RejectedQuestions(
+                message=answer.message, interrupt=answer.interrupt
+            )
+            return interaction_pb2.QuestionAnswer(rejected=rejected)
+        case Kind.FORM_REQUESTED:
+            return interaction_pb2.FormAnswer(action=interaction_pb2.FORM_ACTION_CANCEL)
+        case _:
+            return answer
 
 
 def _outcome(answer: Answer) -> interaction_pb2.RequestOutcome.ValueType:

@@ -212,9 +212,11 @@ def questions_of(arguments: Mapping[str, Any]) -> list[interaction_pb2.Question]
 
 
 def answers_of(arguments: Mapping[str, Any]) -> interaction_pb2.QuestionAnswer | None:
-    """The answers in an AskUserQuestion call's edited arguments or result; None without any."""
-    asked, answers = questions_of(arguments), arguments.get("answers")
-    response = _text(arguments, "response")
+    """The answers in an AskUserQuestion call's edited arguments or result; None where these are not
+    of such a call. Questions may be left without an answer.
+    """
+    asked = questions_of(arguments)
+    answers, response = arguments.get("answers", {}), _text(arguments, "response")
     if not asked or not isinstance(answers, dict):
         return None
     made = interaction_pb2.QuestionAnswer()
