@@ -59,6 +59,18 @@ _PAYLOADS = {
     )
 }
 
+# What a payload can't do without.
+_REQUIRED = {
+    Kind.SESSION_ENDED: ("reason",),
+    Kind.TURN_ENDED: ("status",),
+    Kind.PERMISSION_REQUESTED: ("request_id", "kind", "allowed_decisions"),
+    Kind.PERMISSION_RESOLVED: ("request_id", "outcome"),
+    Kind.QUESTION_REQUESTED: ("request_id", "questions"),
+    Kind.QUESTION_RESOLVED: ("request_id", "outcome"),
+    Kind.FORM_REQUESTED: ("request_id",),
+    Kind.FORM_RESOLVED: ("request_id", "outcome"),
+}
+
 _Raw = tuple[bytes, ...]
 _Json = dict[str, Any]
 
@@ -158,11 +170,11 @@ class MockNormalizer(Normalizer):
         return [self._payload(Kind.TURN_ENDED, native, raw)]
 
     def _item_started(self, native: _Json, raw: _Raw) -> list[Draft]:
-        item = json_format.ParseDict(native["item"], item_pb2.Item())
+        item = _item(native)
         return [started(item, raw, metadata_json=_metadata(native))]
 
     def _item_completed(self, native: _Json, raw: _Raw) -> list[Draft]:
-        item = json_format.ParseDict(native["item"], item_pb2.Item())
+        item = _item(native)
         failed = bool(native.get("failed"))
         return [completed(item, raw, failed=failed, metadata_json=_metadata(native))]
 
@@ -183,7 +195,17 @@ class MockNormalizer(Normalizer):
         fields = {name: value for name, value in native.items() if name not in _ENVELOPE}
         json_format.ParseDict(fields, payload)
         payload.SetInParent()
+        for name in _REQUIRED.get(kind, ()):
+            if not getattr(payload, name):
+                raise ValueError(f"{name} is missing")
         return Draft(kind, made, raw)
+
+
+def _item(native: _Json) -> item_pb2.Item:
+    item = json_format.ParseDict(native["item"], item_pb2.Item())
+    if not (item.item_id and item.kind and item.role):
+        raise ValueError("an item needs item_id, kind and role")
+    return item
 
 
 def _decode(message: bytes) -> Any:

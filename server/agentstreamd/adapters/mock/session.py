@@ -70,6 +70,7 @@ class MockSession:
         self._asked: dict[str, asyncio.Future[Json]] = {}
         self._playing: asyncio.Task[None] | None = None
         self._in_turn = False
+        self._interrupt_next = False
         self._later: list[_Job] = []
         self._beside: set[asyncio.Future[None]] = set()
         self._background_count = 0
@@ -106,8 +107,7 @@ class MockSession:
             case "steer":
                 self._steer(message)
             case "interrupt":
-                if self._playing is not None and self._in_turn and not self.refuses_interrupt:
-                    self._playing.cancel()
+                self._interrupt()
             case "answer":
                 asked = self._asked.pop(str(message.get("request_id")), None)
                 if asked is not None and not asked.done():
@@ -169,10 +169,11 @@ class MockSession:
             started["trigger"] = job.trigger
         self._writer.line(started)
         self.usage = {}
-        self.was_steered.clear()
         self._in_turn = True
         ended: Json = {"status": "COMPLETED", "stop_reason": "end_turn"}
         try:
+            if self._interrupt_next:
+                raise TurnInterrupted
             await self._play(job, stage)
         except (TurnInterrupted, asyncio.CancelledError):
             if _is_being_cancelled():
@@ -183,7 +184,9 @@ class MockSession:
         except ScriptError as error:
             ended = _failed("INVALID_REQUEST", f"The script can't be run: {error}.")
         self._in_turn = False
+        self._interrupt_next = False
         self.steered.clear()
+        self.was_steered.clear()
         read = len(_texts(job.prompt)) if job.prompt else 0
         written = stage.written_characters
         usage = {"input_tokens": read, "output_tokens": written, "cost_micro_usd": read + written}
@@ -266,8 +269,17 @@ class MockSession:
 
     # What the client says
 
+    def _interrupt(self) -> None:
+        if self.refuses_interrupt:
+            return
+        if self._in_turn and self._playing is not None:
+            self._playing.cancel()
+        elif not self._jobs.empty():
+            # The client's turn has begun, but the agent has not come to its prompt yet.
+            self._interrupt_next = True
+
     def _steer(self, message: Json) -> None:
-        if self._playing is None or not self._in_turn:
+        if not self._in_turn and self._jobs.empty():
             self._acknowledge(message, "No turn is running.")
             return
         self._acknowledge(message)
