@@ -198,5 +198,5 @@ def _client_action(message: bytes) -> ClientAction | None:
 def _number(options: Mapping[str, Any], name: str, default: float) -> float:
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ValueError(f"adapters.mock.{name} must be a number above 0, not {value!r}")
+        raise ValueError(f"agents.mock.options.{name} must be a number above 0, not {value!r}")
     return value
