@@ -288,11 +288,12 @@ class Messages:
     # Beginning and completing messages
 
     def _enter(self, thread: str, native_id: str) -> MessageState:
-        state = MessageState(
-            native_id,
-            message_item_id(native_id or self._next_id("message")),
-            call_item_id(thread) if thread else "",
-        )
+        item_id = message_item_id(native_id or self._next_id("message"))
+        waiting = (*self._threads.values(), *(cut for cuts in self._cut.values() for cut in cuts))
+        if any(other.item_id == item_id for other in waiting):
+            # A retry under the same native id: it supersedes another item, not itself.
+            item_id = self._next_id(item_id)
+        state = MessageState(native_id, item_id, call_item_id(thread) if thread else "")
         self._threads[thread] = state
         return state
 

@@ -91,3 +91,12 @@ def test_what_is_no_answer_is_left_out() -> None:
     ]
 
     assert client_actions(natives) == []
+
+
+def test_questions_may_be_left_without_an_answer() -> None:
+    (action,) = client_actions(
+        [answer("r1", {"behavior": "allow", "updatedInput": {"questions": [COLOR]}})]
+    )
+
+    assert isinstance(action.answer, interaction_pb2.QuestionAnswer)
+    assert list(action.answer.answered.answers) == []

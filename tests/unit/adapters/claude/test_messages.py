@@ -369,3 +369,21 @@ def test_the_end_of_the_output_completes_what_is_whole_and_fails_what_is_not() -
     assert [item.item_id for item in completed(drafts)] == ["message:m2"]
     assert completed(drafts)[0].status == item_pb2.ITEM_STATUS_FAILED
     assert all(draft.raw for draft in drafts)
+
+
+def test_a_retry_under_the_same_id_supersedes_another_item() -> None:
+    drafts = feed(
+        message_start("m1"),
+        block_start(0, TEXT),
+        text_delta(0, "cut"),
+        message_start("m1"),
+        block_start(0, TEXT),
+        text_delta(0, "whole"),
+        assistant("m1", text_block("whole")),
+        result(),
+    )
+
+    cut, whole = completed(drafts)
+    assert cut.superseded_by == whole.item_id != cut.item_id
+    assert cut.native_item_id == whole.native_item_id == "m1"
+    assert whole.content[0].text.text == "whole"
