@@ -225,8 +225,13 @@ def _summary(call: item_pb2.ToolCallPart) -> str:
             value = shlex.join(value)
         if isinstance(value, str) and value:
             return one_line(value)
-    pairs = (f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in arguments.items())
-    return one_line(", ".join(pairs))
+    return one_line(", ".join(f"{name}={_brief(value)}" for name, value in arguments.items()))
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, list | dict):
+        return f"({len(value)})"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _indented(text: str, style: str = "") -> list[Text]:
