@@ -22,7 +22,7 @@ from agentstreamd.model import Draft, Kind, event, status_item, unparsed, whole
 from agentstreamd.process import Line, LineFramer, OversizedLine
 from agentstreamd.sessions.keeper import StreamKeeper
 from agentstreamd.sessions.prompts import user_item
-from agentstreamd.sessions.requests import Pending
+from agentstreamd.sessions.requests import REQUESTED, RESOLVED, Pending, resolved_of
 from agentstreamd.sessions.stamp import Stamper
 
 EPOCH_NS = 1_767_225_600_000_000_000
@@ -101,6 +101,7 @@ class _Player:
             if action.answer is not None:
                 self._answers.setdefault(action.request_id, deque()).append(action.answer)
         self._events: list[event_pb2.Event] = []
+        self._asked: list[Pending] = []
         self._turns = 0
         self._stamper = Stamper(SESSION_ID, SESSION_ID, store_raw=include_raw)
         self._stamper.listener = self._on_event
@@ -133,6 +134,8 @@ class _Player:
     def end(self) -> list[event_pb2.Event]:
         keeper = self._keeper
         self._apply(self._normalizer.finish())
+        for pending in self._asked:
+            self._answer(pending)
         if keeper.turn_id:
             message = "The transcript ends while a turn is running."
             item = status_item("agent_exited:end", "agent_exited", message)
@@ -149,8 +152,9 @@ class _Player:
         keeper.apply([Draft(Kind.SESSION_ENDED, made)])
         return self._take()
 
-    def _apply(self, drafts: Iterable[Draft]) -> None:
+    def _apply(self, drafts: Sequence[Draft]) -> None:
         keeper = self._keeper
+        self._answer_asked(drafts)
         for draft in drafts:
             if draft.kind is Kind.TURN_STARTED and not keeper.turn_id and self._is_ours(draft):
                 self._begin_turn(self._prompts.popleft())
@@ -158,8 +162,7 @@ class _Player:
             if not self._has_client and keeper.pending:
                 self._settle_unknown(draft)
             keeper.apply((draft,))
-        for pending in self._collect():
-            self._answer(pending)
+        self._asked += self._collect()
 
     def _is_ours(self, draft: Draft) -> bool:
         """Whether the turn is a prompt's: unless the agent knows that it began it by itself."""
@@ -177,16 +180,29 @@ class _Player:
         self._keeper.begin_turn(turn_id, trigger, user_item(f"user-{turn_id}", prompt.parts))
         self._keeper.apply(self._normalizer.sent(action.native))
 
-    def _answer(self, pending: Pending) -> None:
-        """Resolve a request by what the client answered, unless the agent resolved it at once."""
-        answers = self._answers.get(pending.adapter_id)
-        request_id = pending.request.request_id
-        if not answers or request_id not in self._keeper.pending:
+    def _answer_asked(self, drafts: Sequence[Draft]) -> None:
+        """Resolve requests by what the client answered, as soon as the agent says something else.
+
+        Not before: an answer that came too late shows in the agent withdrawing its request.
+        """
+        if all(draft.kind in REQUESTED for draft in drafts):
             return
-        answer = _fitting(pending, answers.popleft())
-        self._keeper.resolve(
-            request_id, _outcome(answer), interaction_pb2.RESOLVED_BY_CLIENT, answer=answer
-        )
+        withdrawn = {_withdrawn_request(draft) for draft in drafts if draft.kind in RESOLVED}
+        asked, self._asked = self._asked, []
+        for pending in asked:
+            if pending.adapter_id not in withdrawn:
+                self._answer(pending)
+
+    def _answer(self, pending: Pending) -> None:
+        answers = self._answers.get(pending.adapter_id)
+        if answers:
+            answer = _fitting(pending, answers.popleft())
+            self._keeper.resolve(
+                pending.request.request_id,
+                _outcome(answer),
+                interaction_pb2.RESOLVED_BY_CLIENT,
+                answer=answer,
+            )
 
     def _settle_unknown(self, draft: Draft) -> None:
         """Nobody recorded the answers: requests are resolved where the agent goes on after them."""
@@ -228,6 +244,14 @@ class _Player:
         self._collect()
         events, self._events = self._events, []
         return events
+
+
+def _withdrawn_request(draft: Draft) -> str:
+    """The request that the agent itself resolves with `draft`; empty for none."""
+    resolved = resolved_of(draft.kind, draft.event)
+    if resolved.resolved_by != interaction_pb2.RESOLVED_BY_AGENT:
+        return ""
+    return resolved.request_id
 
 
 def _result_call_id(draft: Draft) -> str:

@@ -166,22 +166,45 @@ async def test_a_turn_of_the_agents_own_does_not_take_the_clients_prompt() -> No
     ]
 
 
-async def test_what_the_agent_resolved_at_once_is_the_agents() -> None:
-    asked = {
-        "type": "permission_requested",
-        "request_id": "r",
-        "kind": "PERMISSION_KIND_COMMAND",
-        "allowed_decisions": ["PERMISSION_DECISION_ACCEPT"],
-    }
-    withdrawn = {
-        "type": "permission_resolved",
-        "request_id": "r",
-        "outcome": "REQUEST_OUTCOME_CANCELLED",
-        "resolved_by": "RESOLVED_BY_AGENT",
-    }
-    lines: list[Line] = [json.dumps(one).encode() for one in (asked, withdrawn)]
-    (resolved,) = of_kind(replayed(lines), "permission_resolved")
+ASKED = {
+    "type": "permission_requested",
+    "request_id": "r",
+    "kind": "PERMISSION_KIND_COMMAND",
+    "allowed_decisions": ["PERMISSION_DECISION_ACCEPT"],
+}
+WITHDRAWN = {
+    "type": "permission_resolved",
+    "request_id": "r",
+    "outcome": "REQUEST_OUTCOME_CANCELLED",
+    "resolved_by": "RESOLVED_BY_AGENT",
+}
+ANSWER = b"""{"type":"answer","request_id":"r",
+"answer":{"permission":{"decision":"PERMISSION_DECISION_ACCEPT"}}}"""
+
+
+def test_an_answer_that_came_too_late_resolves_nothing() -> None:
+    lines: list[Line] = [json.dumps(one).encode() for one in (ASKED, WITHDRAWN)]
+    (resolved,) = of_kind(replayed(lines, [ANSWER]), "permission_resolved")
     assert resolved.permission_resolved.resolved_by == interaction_pb2.RESOLVED_BY_AGENT
+
+
+def test_a_rejection_that_does_not_say_of_what_is_of_the_requests_kind() -> None:
+    asked = {
+        "type": "question_requested",
+        "request_id": "r",
+        "questions": [{"question_id": "q", "text": "Why?", "free_text": True}],
+    }
+    answer = ANSWER.replace(b"DECISION_ACCEPT", b"DECISION_REJECT")
+    events = replayed([json.dumps(asked).encode()], [answer])
+    (resolved,) = of_kind(events, "question_resolved")
+    assert resolved.question_resolved.outcome == interaction_pb2.REQUEST_OUTCOME_REJECTED
+    assert resolved.question_resolved.answer.HasField("rejected")
+
+
+def test_an_answer_at_the_end_of_a_transcript_counts() -> None:
+    events = replayed([json.dumps(ASKED).encode()], [ANSWER])
+    (resolved,) = of_kind(events, "permission_resolved")
+    assert resolved.permission_resolved.resolved_by == interaction_pb2.RESOLVED_BY_CLIENT
 
 
 async def test_a_transcript_that_breaks_off_ends_its_turn_and_session() -> None:
