@@ -1,5 +1,6 @@
 """Turns: which of the CLI's turns are ours, which it began by itself, and how each ended."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ _SAID_OF_A_TURN = (
     "origin",
     "structured_output",
 )
+
+_ECHOES = 256
+"""So many prompts are remembered for their echo: a CLI may be told not to echo them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Turns:
         self._running = False
         self._notified = False
         self._waiting: list[_Sent] = []
+        self._unechoed: deque[_Sent] = deque(maxlen=_ECHOES)
         self._taken = False
         self._meter = UsageMeter()
         self._raw: tuple[bytes, ...] = ()
@@ -54,28 +59,34 @@ class Turns:
 
     def on_prompt(self, uuid: str, text: str) -> None:
         """A prompt was written to the CLI."""
-        self._waiting.append(_Sent(uuid, text))
+        sent = _Sent(uuid, text)
+        self._waiting.append(sent)
+        self._unechoed.append(sent)
 
     def on_withdrawn(self, uuid: str) -> None:
         """A prompt that waited was withdrawn."""
         self._waiting = [sent for sent in self._waiting if not uuid or sent.uuid != uuid]
 
     def on_taken(self, uuid: str) -> None:
-        """The CLI says that it has taken up the prompt."""
-        if uuid and any(sent.uuid == uuid for sent in self._waiting):
-            self._take([sent for sent in self._waiting if sent.uuid == uuid])
+        """The CLI says that it has taken up the prompt; an echo of it may follow."""
+        self._take([sent for sent in self._waiting if uuid and sent.uuid == uuid])
 
     def on_echo(self, uuid: str, text: str) -> bool:
         """The CLI echoes a prompt it has taken up; whether it is one of ours.
 
         Prompts that waited together come as one, their texts joined, under the last one's id.
         """
-        mine = [s for s in self._waiting if (s.uuid and s.uuid == uuid) or s.text == text]
-        lines = text.split("\n")
-        merged = [s for s in self._waiting if s.text and _within(s.text.split("\n"), lines)]
-        if not mine and "\n".join(s.text for s in merged) != text:
-            return False
-        self._take([s for s in self._waiting if s in mine or s in merged])
+        named = [s for s in self._unechoed if s.uuid and s.uuid == uuid]
+        echoed = named or [s for s in self._unechoed if s.text == text][:1]
+        if not any(sent.text == text for sent in echoed):
+            lines = text.split("\n")
+            parts = [s for s in self._unechoed if s.text and _within(s.text.split("\n"), lines)]
+            if not named and "\n".join(s.text for s in parts) != text:
+                return False
+            echoed = [*named, *parts]
+        for sent in (sent for sent in [*self._unechoed] if sent in echoed):
+            self._unechoed.remove(sent)
+        self._take([sent for sent in self._waiting if sent in echoed])
         return True
 
     def _take(self, prompts: list[_Sent]) -> None:
@@ -96,7 +107,7 @@ class Turns:
             return []
         self._running = True
         made = event()
-        if self._waiting:
+        if self._waiting or self._taken:
             made.turn_started.trigger = event_pb2.TURN_TRIGGER_CLIENT
         elif self._notified:
             made.turn_started.trigger = event_pb2.TURN_TRIGGER_AGENT

@@ -365,3 +365,32 @@ def test_prompts_are_matched_as_they_are_encoded() -> None:
     normalizer.sent(encode_prompt(Prompt("t", MINE, parts)))
 
     assert fed(normalizer, user([text_block(" /tmp"), text_block("look")], isReplay=True)) == []
+
+
+def test_an_echo_that_comes_after_other_word_of_its_prompt_is_still_dropped() -> None:
+    normalizer = ClaudeNormalizer()
+    normalizer.sent(prompt("mine"))
+
+    drafts = fed(
+        normalizer,
+        line(type="command_lifecycle", command_uuid=MINE, state="started"),
+        init(),
+        echo("mine"),
+        result(),
+        line(type="command_lifecycle", command_uuid=MINE, state="completed"),
+    )
+
+    assert triggers(drafts) == [event_pb2.TURN_TRIGGER_CLIENT]
+    assert completed(drafts) == []
+    assert len(ends(drafts)) == 1
+
+
+def test_prompts_with_the_same_text_are_told_apart_by_their_ids() -> None:
+    normalizer = ClaudeNormalizer()
+    normalizer.sent(prompt("go on"))
+    normalizer.sent(prompt("go on", STEERED))
+
+    fed(normalizer, init(), echo("go on", STEERED))
+
+    assert fed(normalizer, echo("go on")) == []
+    assert len(completed(fed(normalizer, echo("go on")))) == 1
