@@ -13,11 +13,13 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PY_DIRS := $(wildcard server clients/python tests tools bench)
 # The agents that the tests drive: names of tools/agents/pins.toml.
 AGENTS ?= claude claude-newest
+GRPCURL := .cache/bin/grpcurl
+GRPCURL_VERSION := v1.9.3
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock generate drift lint ruff mypy buf format agents test test-unit demo bench clean
+.PHONY: help setup lock generate drift lint ruff mypy buf format agents grpcurl test test-unit demo bench clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -72,7 +74,13 @@ format: $(STAMP) ## format and fix what can be fixed
 agents: $(STAMP) ## install the pinned agent CLIs that the tests drive (AGENTS=...)
 	@$(BIN)/python tools/agents/install.py $(AGENTS)
 
-test: $(STAMP) agents ## run all tests (ARGS=... goes to pytest)
+grpcurl: $(GRPCURL) ## build the pinned grpcurl into .cache/bin
+
+$(GRPCURL):
+	@echo "grpcurl: $(GRPCURL_VERSION)"
+	@GOBIN=$(CURDIR)/.cache/bin GOFLAGS=-modcacherw go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)
+
+test: $(STAMP) agents grpcurl ## run all tests (ARGS=... goes to pytest)
 	@$(PYTEST) $(ARGS)
 
 test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)

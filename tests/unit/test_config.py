@@ -14,7 +14,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
 
 def row(setting: Setting) -> str:
     """The line of a setting in the table of the documentation."""
-    default = setting.default_for({"HOME": "~"})
+    default = setting.default_for(HOME)
     if setting.name == "agent_environment":
         shown = "see below"
     elif isinstance(default, bool):
@@ -22,7 +22,8 @@ def row(setting: Setting) -> str:
     elif isinstance(default, tuple):
         shown = " ".join(f"`{one}`" for one in default)
     else:
-        shown = f"`{default}`" if default not in (None, {}) else "none"
+        home = str(default).replace(HOME["HOME"], "~")
+        shown = f"`{home}`" if default not in (None, {}) else "none"
     names = f"`{setting.name}` | `{setting.flag}` | `{setting.variable}`"
     return f"| {names} | {shown} | {setting.meaning} |"
 
