@@ -4,12 +4,10 @@ A process is identified by its id, its start time and the marker in its environm
 (``AGENTSTREAM_PROCESS=<instance id>/<process id>``), which its descendants inherit.
 """
 
-import contextlib
 import os
 import select
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .supervisor.tree import stat_of
@@ -58,43 +56,74 @@ def find_marked(prefix: str) -> list[ProcessIdentity]:
     return [who for who in found if who is not None and who.marker.startswith(prefix)]
 
 
-@contextlib.contextmanager
-def _opened(who: ProcessIdentity) -> Iterator[int | None]:
+def _open(who: ProcessIdentity) -> int | None:
     """Open a pidfd of exactly this process; None when it is gone."""
     try:
         handle = os.pidfd_open(who.pid)
     except OSError:
-        yield None
-        return
+        return None
+    # Checked after the handle was opened: from here on it can't become another process.
+    if identify(who.pid) == who:
+        return handle
+    os.close(handle)
+    return None
+
+
+def _send(handle: int, *signals: int) -> bool:
     try:
-        # Checked after the handle was opened: from here on it can't become another process.
-        yield handle if identify(who.pid) == who else None
-    finally:
-        os.close(handle)
+        for number in signals:
+            signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    return True
 
 
 def signal_process(who: ProcessIdentity, *signals: int) -> bool:
     """Signal exactly this process; False when it is gone, whoever has its id now."""
-    with _opened(who) as handle:
-        if handle is None:
-            return False
-        try:
-            for number in signals:
-                signal.pidfd_send_signal(handle, number)
-        except OSError:
-            return False
-        return True
+    handle = _open(who)
+    if handle is None:
+        return False
+    try:
+        return _send(handle, *signals)
+    finally:
+        os.close(handle)
 
 
-def _await_end(processes: list[ProcessIdentity], deadline: float) -> None:
-    """Block until all of them ended or time.monotonic() reaches the deadline."""
-    for who in processes:
-        with _opened(who) as handle:
-            remaining = deadline - time.monotonic()
-            if handle is not None and remaining > 0:
-                poller = select.poll()
-                poller.register(handle, select.POLLIN)
-                poller.poll(remaining * 1000)
+class _Sweep:
+    """The marked processes that were found, each held by its pidfd until it ended.
+
+    Held, because a process that is being killed loses its environment before it ends: that no
+    marked process is found does not mean yet that none is left.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.running: dict[ProcessIdentity, int] = {}
+        self.ended: list[ProcessIdentity] = []
+
+    def find(self) -> None:
+        """Take in the marked processes that are not known yet."""
+        for who in find_marked(self._prefix):
+            if who not in self.running and (handle := _open(who)) is not None:
+                self.running[who] = handle
+
+    def signal(self, *signals: int) -> None:
+        for handle in self.running.values():
+            _send(handle, *signals)
+
+    def await_end(self, seconds: float) -> None:
+        """Block until all that are known ended, or for so many seconds."""
+        deadline = time.monotonic() + seconds
+        for who, handle in list(self.running.items()):
+            poller = select.poll()
+            poller.register(handle, select.POLLIN)
+            if poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                os.close(self.running.pop(who))
+                self.ended.append(who)
+
+    def close(self) -> None:
+        for handle in self.running.values():
+            os.close(handle)
 
 
 def end_marked(
@@ -105,21 +134,21 @@ def end_marked(
     Blocks for at most the two times together (a thread is the place to call it). A grace of 0
     kills at once.
     """
-    seen: dict[ProcessIdentity, None] = dict.fromkeys(find_marked(prefix))
-    if seen and term_grace_seconds > 0:
-        for who in seen:
-            signal_process(who, signal.SIGTERM, signal.SIGCONT)
-        _await_end(list(seen), time.monotonic() + term_grace_seconds)
-    deadline = time.monotonic() + kill_bound_seconds
-    while True:
-        found = find_marked(prefix)
-        seen.update(dict.fromkeys(found))
-        if not found or time.monotonic() >= deadline:
-            break
-        for who in found:
-            signal_process(who, signal.SIGKILL)
-        _await_end(found, min(deadline, time.monotonic() + 0.1))
-    return SweepResult(tuple(who for who in seen if who not in found), tuple(found))
+    sweep = _Sweep(prefix)
+    try:
+        sweep.find()
+        if term_grace_seconds > 0:
+            sweep.signal(signal.SIGTERM, signal.SIGCONT)
+            sweep.await_end(term_grace_seconds)
+        deadline = time.monotonic() + kill_bound_seconds
+        while True:
+            sweep.find()
+            if not sweep.running or time.monotonic() >= deadline:
+                return SweepResult(tuple(sweep.ended), tuple(sweep.running))
+            sweep.signal(signal.SIGKILL)
+            sweep.await_end(0.1)
+    finally:
+        sweep.close()
 
 
 def sweep_leftovers(
