@@ -242,7 +242,8 @@ class Driver(ABC):
     @abstractmethod
     async def answer(self, request_id: str, answer: Answer) -> None:
         """Deliver an answer to the pending request `request_id`. The session writes the resolution
-        after it.
+        after it. Return without waiting once the answer is with the agent: else what the agent
+        says next comes before the resolution in the stream.
 
         Raises `NotDelivered` when it did not reach the agent.
         """

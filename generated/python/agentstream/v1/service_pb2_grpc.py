@@ -32,9 +32,10 @@ class AgentServiceStub:
     answering what is asked by `Respond`. To resume after a cut, call `StreamEvents` again with the last sequence seen.
 
     Every failed call carries a `google.rpc.ErrorInfo` with domain `agentstream` and a reason of `ErrorReason`; a field at
-    fault is named in a `google.rpc.BadRequest`. Any call may fail with UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE),
-    RESOURCE_EXHAUSTED (LIMIT_EXCEEDED), UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is
-    particular to them. Unless a call says otherwise, repeating it after UNAVAILABLE is safe.
+    fault is named in a `google.rpc.BadRequest`. Any call may fail with INVALID_ARGUMENT (INVALID_FIELD: an id that is
+    missing or malformed), UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE), RESOURCE_EXHAUSTED (LIMIT_EXCEEDED),
+    UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is particular to them. Unless a call says
+    otherwise, repeating it after UNAVAILABLE is safe.
     """
 
     def __init__(self, channel):
@@ -117,9 +118,10 @@ class AgentServiceServicer:
     answering what is asked by `Respond`. To resume after a cut, call `StreamEvents` again with the last sequence seen.
 
     Every failed call carries a `google.rpc.ErrorInfo` with domain `agentstream` and a reason of `ErrorReason`; a field at
-    fault is named in a `google.rpc.BadRequest`. Any call may fail with UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE),
-    RESOURCE_EXHAUSTED (LIMIT_EXCEEDED), UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is
-    particular to them. Unless a call says otherwise, repeating it after UNAVAILABLE is safe.
+    fault is named in a `google.rpc.BadRequest`. Any call may fail with INVALID_ARGUMENT (INVALID_FIELD: an id that is
+    missing or malformed), UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE), RESOURCE_EXHAUSTED (LIMIT_EXCEEDED),
+    UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is particular to them. Unless a call says
+    otherwise, repeating it after UNAVAILABLE is safe.
     """
 
     def ListAgents(self, request, context):
@@ -217,7 +219,7 @@ class AgentServiceServicer:
 
     def DeleteSession(self, request, context):
         """DeleteSession ends a session if need be and forgets it with all its events. Streams of it end with NOT_FOUND
-        (SESSION_DELETED).
+        (SESSION_DELETED), or with OK where they were fast enough to send its `session_ended`.
 
         NOT_FOUND: SESSION_NOT_FOUND.
         """
@@ -344,9 +346,10 @@ class AgentService:
     answering what is asked by `Respond`. To resume after a cut, call `StreamEvents` again with the last sequence seen.
 
     Every failed call carries a `google.rpc.ErrorInfo` with domain `agentstream` and a reason of `ErrorReason`; a field at
-    fault is named in a `google.rpc.BadRequest`. Any call may fail with UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE),
-    RESOURCE_EXHAUSTED (LIMIT_EXCEEDED), UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is
-    particular to them. Unless a call says otherwise, repeating it after UNAVAILABLE is safe.
+    fault is named in a `google.rpc.BadRequest`. Any call may fail with INVALID_ARGUMENT (INVALID_FIELD: an id that is
+    missing or malformed), UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE), RESOURCE_EXHAUSTED (LIMIT_EXCEEDED),
+    UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is particular to them. Unless a call says
+    otherwise, repeating it after UNAVAILABLE is safe.
     """
 
     @staticmethod

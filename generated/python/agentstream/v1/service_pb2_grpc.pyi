@@ -33,9 +33,10 @@ class AgentServiceStub:
     answering what is asked by `Respond`. To resume after a cut, call `StreamEvents` again with the last sequence seen.
 
     Every failed call carries a `google.rpc.ErrorInfo` with domain `agentstream` and a reason of `ErrorReason`; a field at
-    fault is named in a `google.rpc.BadRequest`. Any call may fail with UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE),
-    RESOURCE_EXHAUSTED (LIMIT_EXCEEDED), UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is
-    particular to them. Unless a call says otherwise, repeating it after UNAVAILABLE is safe.
+    fault is named in a `google.rpc.BadRequest`. Any call may fail with INVALID_ARGUMENT (INVALID_FIELD: an id that is
+    missing or malformed), UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE), RESOURCE_EXHAUSTED (LIMIT_EXCEEDED),
+    UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is particular to them. Unless a call says
+    otherwise, repeating it after UNAVAILABLE is safe.
     """
 
     @_typing.overload
@@ -101,7 +102,7 @@ class AgentServiceStub:
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_service_pb2.DeleteSessionRequest, _service_pb2.DeleteSessionResponse]
     """DeleteSession ends a session if need be and forgets it with all its events. Streams of it end with NOT_FOUND
-    (SESSION_DELETED).
+    (SESSION_DELETED), or with OK where they were fast enough to send its `session_ended`.
 
     NOT_FOUND: SESSION_NOT_FOUND.
     """
@@ -138,9 +139,10 @@ class AgentServiceAsyncStub(AgentServiceStub):
     answering what is asked by `Respond`. To resume after a cut, call `StreamEvents` again with the last sequence seen.
 
     Every failed call carries a `google.rpc.ErrorInfo` with domain `agentstream` and a reason of `ErrorReason`; a field at
-    fault is named in a `google.rpc.BadRequest`. Any call may fail with UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE),
-    RESOURCE_EXHAUSTED (LIMIT_EXCEEDED), UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is
-    particular to them. Unless a call says otherwise, repeating it after UNAVAILABLE is safe.
+    fault is named in a `google.rpc.BadRequest`. Any call may fail with INVALID_ARGUMENT (INVALID_FIELD: an id that is
+    missing or malformed), UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE), RESOURCE_EXHAUSTED (LIMIT_EXCEEDED),
+    UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is particular to them. Unless a call says
+    otherwise, repeating it after UNAVAILABLE is safe.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -203,7 +205,7 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_service_pb2.DeleteSessionRequest, _service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """DeleteSession ends a session if need be and forgets it with all its events. Streams of it end with NOT_FOUND
-    (SESSION_DELETED).
+    (SESSION_DELETED), or with OK where they were fast enough to send its `session_ended`.
 
     NOT_FOUND: SESSION_NOT_FOUND.
     """
@@ -239,9 +241,10 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     answering what is asked by `Respond`. To resume after a cut, call `StreamEvents` again with the last sequence seen.
 
     Every failed call carries a `google.rpc.ErrorInfo` with domain `agentstream` and a reason of `ErrorReason`; a field at
-    fault is named in a `google.rpc.BadRequest`. Any call may fail with UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE),
-    RESOURCE_EXHAUSTED (LIMIT_EXCEEDED), UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is
-    particular to them. Unless a call says otherwise, repeating it after UNAVAILABLE is safe.
+    fault is named in a `google.rpc.BadRequest`. Any call may fail with INVALID_ARGUMENT (INVALID_FIELD: an id that is
+    missing or malformed), UNAVAILABLE (SERVER_DRAINING, LOG_UNAVAILABLE), RESOURCE_EXHAUSTED (LIMIT_EXCEEDED),
+    UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL; calls list only what is particular to them. Unless a call says
+    otherwise, repeating it after UNAVAILABLE is safe.
     """
 
     @_abc_1.abstractmethod
@@ -362,7 +365,7 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.DeleteSessionResponse, _abc.Awaitable[_service_pb2.DeleteSessionResponse]]:
         """DeleteSession ends a session if need be and forgets it with all its events. Streams of it end with NOT_FOUND
-        (SESSION_DELETED).
+        (SESSION_DELETED), or with OK where they were fast enough to send its `session_ended`.
 
         NOT_FOUND: SESSION_NOT_FOUND.
         """
