@@ -90,3 +90,24 @@ def _quote(stderr: str) -> str:
     # What is wrong may go on in the lines after ("Error: Invalid configuration:\n...").
     chosen = " ".join(lines[errors[-1] :]) if errors else lines[-1]
     return chosen if len(chosen) <= _MAX_QUOTED else chosen[: _MAX_QUOTED - 1] + "…"
+
+
+# The type of a line may stand at its end, where the beginning does not show it.
+_ENDS_TURN = re.compile(rb'"type" ?: ?"result"|"(duration_api_ms|total_cost_usd)" ?:')
+_REQUEST_ID = re.compile(rb'"request_id" ?: ?"([^"\\]{1,200})"')
+_ASKS = re.compile(rb'"type" ?: ?"control_request"')
+
+
+def asks_in(head: bytes) -> str:
+    """The id of the control request that a line too long to read begins with; else empty."""
+    found = _REQUEST_ID.search(head)
+    return found[1].decode("utf-8", "replace") if found and _ASKS.search(head) else ""
+
+
+def ends_turn(head: bytes) -> bool:
+    """Whether a line too long to read is the end of a turn, by its beginning.
+
+    An assistant's line may contain the like unescaped only in arguments of a tool; to take such one
+    for an end costs a process, to miss an end a turn that never ends.
+    """
+    return _ENDS_TURN.search(head) is not None

@@ -6,10 +6,10 @@ the machine can read, but in files that the driver writes with mode 0600.
 
 The environment is, later winning: the defaults below, the allow-listed environment of the daemon
 (HOME, with Claude Code's own login and settings, is the daemon's), the session's own variables.
-The defaults keep a session from changing under its user (no self-update) and from calling anything
-but the model: telemetry, error reports and other traffic of no use to the session are off, unless
-the daemon's environment or the session's sets the variables itself (to an empty value, to have
-Claude Code's own default).
+The defaults keep a session from changing under its user (no self-update), from calling anything but
+the model (telemetry, error reports and other traffic of no use to the session are off) and from
+being lost with its process, unless the daemon's environment or the session's sets the variables
+itself (to an empty value, to have Claude Code's own default).
 """
 
 import json
@@ -22,15 +22,8 @@ from typing import Any
 
 from agentstream.v1 import agent_pb2, session_pb2
 from agentstreamd.adapters.base import CapabilityNotSupported, InvalidSetting
+from agentstreamd.adapters.claude.answers import PERMISSION_MODES
 from agentstreamd.adapters.claude.state import Remembered
-
-PERMISSION_MODES: Mapping[agent_pb2.PermissionMode.ValueType, str] = {
-    agent_pb2.PERMISSION_MODE_UNSPECIFIED: "default",
-    agent_pb2.PERMISSION_MODE_DEFAULT: "default",
-    agent_pb2.PERMISSION_MODE_ACCEPT_EDITS: "acceptEdits",
-    agent_pb2.PERMISSION_MODE_PLAN: "plan",
-    agent_pb2.PERMISSION_MODE_BYPASS: "bypassPermissions",
-}
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
@@ -39,6 +32,9 @@ DEFAULT_ENVIRONMENT: Mapping[str, str] = {
     "DISABLE_TELEMETRY": "1",
     "DISABLE_ERROR_REPORTING": "1",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    # Writes the transcript before the result. Else the CLI takes a tenth of a second after it, and
+    # one that is killed meanwhile has lost the turn, or the session with its first turn.
+    "CLAUDE_CODE_EAGER_FLUSH": "1",
 }
 
 # Set for whatever runs inside Claude Code. A daemon that was started there must not pass them on:

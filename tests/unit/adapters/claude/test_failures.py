@@ -3,7 +3,13 @@
 import pytest
 
 from agentstream.v1 import error_pb2
-from agentstreamd.adapters.claude.failures import Reason, exit_failure, start_failure
+from agentstreamd.adapters.claude.failures import (
+    Reason,
+    asks_in,
+    ends_turn,
+    exit_failure,
+    start_failure,
+)
 
 SESSION = "a91aedb4-b931-40bd-96ad-b7e55d4344eb"
 
@@ -60,3 +66,15 @@ def test_an_exit_is_told_with_its_last_words() -> None:
 
 def test_long_last_words_are_cut() -> None:
     assert len(exit_failure("exit code 1", "x" * 100_000).message) < 1000
+
+
+def test_the_request_in_a_line_too_long_is_found() -> None:
+    head = b'{"type":"control_request","request_id":"a-1","request":{"subtype":"can_use_tool",'
+    assert asks_in(head) == "a-1"
+    assert asks_in(b'{"type":"assistant","request_id":"req_1","message":{') == ""
+
+
+def test_the_end_of_a_turn_in_a_line_too_long_is_found_wherever_its_type_stands() -> None:
+    assert ends_turn(b'{"uuid":"u","type":"result","result":"')
+    assert ends_turn(b'{"total_cost_usd":0.1,"result":"')
+    assert not ends_turn(rb'{"type":"assistant","text":"{\"type\":\"result\"}')
