@@ -211,7 +211,8 @@ class ClaudeNormalizer(Normalizer):
         said = native.fields(message)
         match line.subtype:
             case "init":
-                return [self._on_init(said, message), *self._turns.begin((message,))]
+                begun = self._turns.begin((message,), surely=True)
+                return [self._on_init(said, message), *begun]
             case "api_retry":
                 return [errors.retry(said, (message,))]
             case "task_notification":

@@ -101,9 +101,12 @@ class Turns:
         if not self._running:
             self._notified = True
 
-    def begin(self, raw: tuple[bytes, ...]) -> list[Draft]:
-        """The CLI is in a turn (from now on); the keeper drops it where one is open already."""
-        if self._running:
+    def begin(self, raw: tuple[bytes, ...], *, surely: bool = False) -> list[Draft]:
+        """The CLI is in a turn (from now on); the keeper drops it where one is open already.
+
+        `surely`: a turn begins now, also where the end of the last one was missed.
+        """
+        if self._running and not surely:
             return []
         self._running = True
         made = event()

@@ -394,3 +394,10 @@ def test_prompts_with_the_same_text_are_told_apart_by_their_ids() -> None:
 
     assert fed(normalizer, echo("go on")) == []
     assert len(completed(fed(normalizer, echo("go on")))) == 1
+
+
+def test_a_turn_begins_also_where_the_end_of_the_last_one_was_lost() -> None:
+    drafts = feed(init(), b'{"type":"result","lost":', init(), result())
+
+    assert len(triggers(drafts)) == 2
+    assert len(ends(drafts)) == 1
