@@ -346,6 +346,15 @@ class Adapter(ABC):
     def driver(self, context: DriverContext) -> Driver:
         """A driver for a session, new or resumed. Starts nothing."""
 
+    def ignored(self, message: bytes) -> str:
+        """Why a native message that makes no event of its own is ignored on purpose; empty where
+        that is not on purpose.
+
+        Says so of kinds of messages, each listed in the adapter. Recorded transcripts are held
+        against it: nothing native may be dropped in silence.
+        """
+        return ""
+
     def client_actions(self, messages: Sequence[bytes]) -> list[ClientAction]:
         """What a client did, read from the native messages that were written to the agent, in
         order.

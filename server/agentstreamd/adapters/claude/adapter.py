@@ -16,7 +16,7 @@ from agentstreamd.adapters.base import (
     HostContext,
     Normalizer,
 )
-from agentstreamd.adapters.claude import client_side, launch
+from agentstreamd.adapters.claude import client_side, ignored, launch
 from agentstreamd.adapters.claude.connection import Limits
 from agentstreamd.adapters.claude.driver import ClaudeDriver
 from agentstreamd.adapters.claude.normalizer import ClaudeNormalizer
@@ -107,6 +107,10 @@ class ClaudeAdapter(Adapter):
     def driver(self, context: DriverContext) -> Driver:
         """See `Adapter.driver`."""
         return ClaudeDriver(context, lambda: str(self._executable()), self._limits)
+
+    def ignored(self, message: bytes) -> str:
+        """See `Adapter.ignored`."""
+        return ignored.ignored(message)
 
     def client_actions(self, messages: Sequence[bytes]) -> list[ClientAction]:
         """See `Adapter.client_actions`."""

@@ -22,7 +22,7 @@ from agentstreamd.adapters.base import (
 )
 from agentstreamd.adapters.mock.driver import MockDriver
 from agentstreamd.adapters.mock.host import Channel, LocalChannel, MockHost, ProcessChannel
-from agentstreamd.adapters.mock.normalizer import MockNormalizer
+from agentstreamd.adapters.mock.normalizer import MockNormalizer, ignored
 from agentstreamd.adapters.mock.session import DEFAULT_MODEL, VERSION
 from agentstreamd.process import ProcessSpec
 
@@ -131,6 +131,10 @@ class MockAdapter(Adapter):
             shared=shared,
             ack_timeout_seconds=self._ack_timeout_seconds,
         )
+
+    def ignored(self, message: bytes) -> str:
+        """See Adapter."""
+        return ignored(message)
 
     def client_actions(self, messages: Sequence[bytes]) -> list[ClientAction]:
         """See Adapter."""

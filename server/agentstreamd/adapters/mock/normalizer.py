@@ -27,8 +27,11 @@ from agentstreamd.model import (
     whole,
 )
 
-IGNORED = frozenset({"ack", "ignored"})
-"""Messages that are answers to the driver: no events on purpose."""
+IGNORED = {
+    "ack": "an answer to the driver, which acts on it",
+    "ignored": "tells the driver that the agent does not know what it was sent",
+}
+"""Types of messages that make no event, with the reason."""
 
 _ENVELOPE = ("type", "session", "metadata")
 
@@ -73,6 +76,16 @@ _REQUIRED = {
 
 _Raw = tuple[bytes, ...]
 _Json = dict[str, Any]
+
+
+def ignored(message: bytes) -> str:
+    """Why a message makes no event; empty for one that should make some."""
+    try:
+        native = _decode(message)
+    except (ValueError, RecursionError):
+        return ""
+    kind = native.get("type") if isinstance(native, dict) else None
+    return IGNORED.get(kind, "") if isinstance(kind, str) else ""
 
 
 class MockNormalizer(Normalizer):
