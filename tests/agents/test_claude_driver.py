@@ -830,6 +830,26 @@ async def test_a_program_that_is_silent_is_given_up(
     assert not session.exits
 
 
+@pytest.mark.parametrize("started", [False, True])
+async def test_closing_ends_a_start_that_is_under_way(
+    new_session: NewSession, tmp_path: Path, processes: ProcessHost, started: bool
+) -> None:
+    fifo = tmp_path / "started"
+    os.mkfifo(fifo)
+    session = await new_session(
+        program(tmp_path, f"#!/bin/sh\necho > {fifo}\nexec sleep 1000\n" if started else FAKE)
+    )
+    driver = session.driver()
+    sending = asyncio.create_task(driver.send(session.prompt("Hello?")))
+    await (asyncio.to_thread(fifo.read_text) if started else asyncio.sleep(0))
+    await driver.close()
+    with pytest.raises(AgentFailed, match="was stopped") as failed:
+        await sending
+    assert failed.value.code == error_pb2.ERROR_CODE_AGENT_EXITED
+    assert not processes.children
+    assert not session.exits
+
+
 FAKE = f"""#!{sys.executable}
 import json, sys
 

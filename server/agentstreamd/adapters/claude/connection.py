@@ -188,7 +188,8 @@ class Connection:
         an older CLI loses output otherwise.
         """
         self._expected = True
-        await self._child.stop(self._ask_to_end)
+        ready = self._early is None
+        await self._child.stop(self._ask_to_end if ready else None)
         if self._reader is None:
             return
         done, _ = await asyncio.wait({self._reader}, timeout=self._limits.drain_seconds)

@@ -72,6 +72,8 @@ class ClaudeDriver(Driver, Listener):
         self._native_id = known or self._own_id
         self._begun = bool(known)
         self._connection: Connection | None = None
+        self._starting: Connection | None = None
+        self._closes = 0
         self._files: tuple[Path, ...] = ()
         self._sending: asyncio.Future[None] | None = None
 
@@ -84,12 +86,13 @@ class ClaudeDriver(Driver, Listener):
         except CapabilityNotSupported as error:
             raise AgentFailed(str(error), error_pb2.ERROR_CODE_INVALID_REQUEST) from error
         self._sending = sending = asyncio.get_running_loop().create_future()
+        closes = self._closes
         try:
-            connection = await self._ready()
+            connection = await self._ready(closes)
             try:
                 await connection.prompt(line)
             except ProcessGone:  # between the turns, and nobody had noticed yet
-                connection = await self._ready()
+                connection = await self._ready(closes)
                 await connection.prompt(line)
         except ProcessGone as error:
             message = f"Claude Code did not take the message: {error}"
@@ -166,10 +169,16 @@ class ClaudeDriver(Driver, Listener):
             ) from error
 
     async def close(self, *, forget: bool = False) -> None:
-        """See `Driver.close`."""
-        if self._connection is not None:
-            await self._connection.stop()
-        self._remove_files()
+        """See `Driver.close`. May come while `send` runs, which then fails."""
+        self._closes += 1
+        for connection in (self._starting, self._connection):
+            if connection is not None:
+                await connection.stop()
+        if self._sending is not None:
+            # A process that is just being made is ended by the send that makes it.
+            await asyncio.wait({self._sending}, timeout=self._limits.polite_seconds)
+        if self._starting is None and self._connection is None:
+            self._remove_files()
 
     # --- Listener ------------------------------------------------------------------------------
 
@@ -199,8 +208,12 @@ class ClaudeDriver(Driver, Listener):
 
     # --- starting ------------------------------------------------------------------------------
 
-    async def _ready(self) -> Connection:
-        """The running process, started if there is none. Raises AgentFailed."""
+    async def _ready(self, closes: int) -> Connection:
+        """The running process, started if there is none. Raises AgentFailed.
+
+        `closes` is how often the driver had been closed when this was set out to do: closed since
+        then, it starts nothing.
+        """
         connection = self._connection
         if connection is not None and not connection.alive:
             await connection.ended()  # its last events come before those of the next process
@@ -209,21 +222,22 @@ class ClaudeDriver(Driver, Listener):
             await connection.stop()
             connection = None
         if connection is None:
-            connection = self._connection = await self._start()
+            connection = self._connection = await self._start(closes)
         return connection
 
-    async def _start(self) -> Connection:
+    async def _start(self, closes: int) -> Connection:
         resume = self._begun
         try:
             try:
-                return await self._start_process(resume)
+                return await self._start_process(resume, closes)
             except StartFailed as error:
                 if not self._other_way(resume, error.failure.reason):
                     raise
-                return await self._start_process(not resume)
+                return await self._start_process(not resume, closes)
         except StartFailed as error:
+            self._check_open(closes)
             raise AgentFailed(error.failure.message, error.failure.code) from None
-        except (AgentUnavailable, ProcessError, OSError) as error:
+        except (AgentUnavailable, ProcessError, OSError, ValueError) as error:
             message = f"Claude Code could not be started: {error}"
             raise AgentFailed(message, error_pb2.ERROR_CODE_AGENT_START_FAILED) from error
 
@@ -238,51 +252,63 @@ class ClaudeDriver(Driver, Listener):
         lost = self._remembered.conversation or self._native_id != self._own_id
         return reason is Reason.SESSION_NOT_FOUND and resumed and not lost
 
-    async def _start_process(self, resume: bool) -> Connection:
+    async def _start_process(self, resume: bool, closes: int) -> Connection:
+        self._check_open(closes)
         launch = self._launch(resume)
         self._write_files(launch)
-        limits = self._limits
         try:
-            child = await self._context.processes.spawn(
-                ProcessSpec(
-                    argv=launch.argv,
-                    cwd=self._context.config.working_directory,
-                    env=launch.env,
-                    label=f"claude of session {self._context.session_id}",
-                    stop=StopPolicy(
-                        polite_grace_seconds=limits.polite_seconds,
-                        term_grace_seconds=limits.term_seconds,
-                        sweep_grace_seconds=limits.sweep_seconds,
-                    ),
-                )
-            )
+            child = await self._context.processes.spawn(self._spec(launch))
             # A normalizer of its own: some of the CLI's figures count from its start.
             connection = Connection(
-                child, ClaudeNormalizer(), self, limits, can_bypass=launch.can_bypass
+                child, ClaudeNormalizer(), self, self._limits, can_bypass=launch.can_bypass
             )
+            self._starting = connection
+            if self._closes != closes:
+                await connection.stop()
+            self._check_open(closes)
             await connection.start(launch.initialize)
+            self._check_open(closes)
         except BaseException:
             self._remove_files()
             raise
+        finally:
+            self._starting = None
         return connection
+
+    def _check_open(self, closes: int) -> None:
+        if self._closes != closes:
+            raise AgentFailed(
+                "Claude Code was stopped before it had the message.",
+                error_pb2.ERROR_CODE_AGENT_EXITED,
+            )
+
+    def _spec(self, launch: Launch) -> ProcessSpec:
+        return ProcessSpec(
+            argv=launch.argv,
+            cwd=self._context.config.working_directory,
+            env=launch.env,
+            label=f"claude of session {self._context.session_id}",
+            stop=StopPolicy(
+                polite_grace_seconds=self._limits.polite_seconds,
+                term_grace_seconds=self._limits.term_seconds,
+                sweep_grace_seconds=self._limits.sweep_seconds,
+            ),
+        )
 
     def _launch(self, resume: bool) -> Launch:
         stem = re.sub(r"[^A-Za-z0-9_-]", "_", self._context.session_uid) or self._own_id
-        try:
-            return plan_launch(
-                executable=self._executable(),
-                config=self._context.config,
-                environment=self._context.environment,
-                native_session_id=self._native_id,
-                resume=resume,
-                model=self._model or self._remembered.model,
-                permission_mode=self._mode,
-                remembered=self._remembered,
-                file_prefix=self._context.state_directory / stem,
-                as_root=os.geteuid() == 0,
-            )
-        except ValueError as error:
-            raise AgentFailed(str(error), error_pb2.ERROR_CODE_AGENT_START_FAILED) from error
+        return plan_launch(
+            executable=self._executable(),
+            config=self._context.config,
+            environment=self._context.environment,
+            native_session_id=self._native_id,
+            resume=resume,
+            model=self._model or self._remembered.model,
+            permission_mode=self._mode,
+            remembered=self._remembered,
+            file_prefix=self._context.state_directory / stem,
+            as_root=os.geteuid() == 0,
+        )
 
     def _write_files(self, launch: Launch) -> None:
         for path, content in launch.files.items():
