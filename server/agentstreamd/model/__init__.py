@@ -17,11 +17,12 @@ from agentstreamd.model.build import (
     unparsed,
     whole,
 )
-from agentstreamd.model.draft import Draft, Kind
+from agentstreamd.model.draft import Draft, Kind, Redacted
 
 __all__ = [
     "Draft",
     "Kind",
+    "Redacted",
     "completed",
     "delta",
     "event",

@@ -42,3 +42,19 @@ class Draft:
     kind: Kind
     event: event_pb2.Event
     raw: tuple[bytes, ...] = ()
+
+
+class Redacted(bytes):
+    """A native message of which something was taken out before it was stored.
+
+    Attributes:
+        redactions: Names of what was taken out, for `NativeMessage.redactions`.
+    """
+
+    redactions: tuple[str, ...]
+
+    def __new__(cls, message: bytes, redactions: tuple[str, ...]) -> "Redacted":
+        """Mark `message`, which has its redactions made already."""
+        made = super().__new__(cls, message)
+        made.redactions = redactions
+        return made

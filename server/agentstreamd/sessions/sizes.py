@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 from agentstream.v1 import blob_pb2, event_pb2, item_pb2
+from agentstreamd.model import Redacted
 
 MAX_EVENT_BYTES = 1024 * 1024
 """No serialized event (without `raw`) is larger than this."""
@@ -150,6 +151,8 @@ def shrink(event: event_pb2.Event, blobs: Blobs) -> None:
 def encode_native(message: bytes, blobs: Blobs, *, inline: bool) -> blob_pb2.NativeMessage:
     """A native message as `Event.raw` carries it: text, bytes where not UTF-8, or a blob."""
     native = blob_pb2.NativeMessage()
+    if isinstance(message, Redacted):
+        native.redactions.extend(message.redactions)
     if not inline:
         native.blob.CopyFrom(blobs.keep(message, "application/octet-stream"))
         return native
