@@ -90,11 +90,12 @@ def without_secrets(config: session_pb2.SessionConfig) -> session_pb2.SessionCon
     """The settings as answers show them: names of variables and headers, no values."""
     shown = session_pb2.SessionConfig()
     shown.CopyFrom(config)
-    for name in shown.env:
+    # Lists: setting a value while a map is iterated can make the iteration pass over others.
+    for name in list(shown.env):
         shown.env[name] = ""
     for server in shown.mcp_servers:
-        for name in server.stdio.env if server.HasField("stdio") else ():
+        for name in list(server.stdio.env) if server.HasField("stdio") else ():
             server.stdio.env[name] = ""
-        for name in server.http.headers if server.HasField("http") else ():
+        for name in list(server.http.headers) if server.HasField("http") else ():
             server.http.headers[name] = ""
     return shown
