@@ -4,6 +4,7 @@ The same normalizer and the same stream keeper as in the daemon, without its age
 its log: the same transcript gives the same events, always.
 """
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
@@ -96,6 +97,7 @@ class _Player:
         self._has_client = client_lines is not None
         actions = adapter.client_actions(client_lines or ())
         self._prompts = deque(action for action in actions if action.prompt is not None)
+        self._said: set[str] = set()
         self._answers: dict[str, deque[Answer]] = {}
         for action in actions:
             if action.answer is not None:
@@ -157,7 +159,9 @@ class _Player:
         self._answer_asked(drafts)
         for draft in drafts:
             if draft.kind is Kind.TURN_STARTED and not keeper.turn_id and self._is_ours(draft):
-                self._begin_turn(self._prompts.popleft())
+                self._begin_turn(self._next_prompt(drafts))
+                continue
+            if self._is_echo(draft):
                 continue
             if not self._has_client and keeper.pending:
                 self._settle_unknown(draft)
@@ -170,9 +174,33 @@ class _Player:
         known_as_ours = (event_pb2.TURN_TRIGGER_UNSPECIFIED, event_pb2.TURN_TRIGGER_CLIENT)
         return bool(self._prompts) and trigger in known_as_ours
 
+    def _next_prompt(self, drafts: Sequence[Draft]) -> ClientAction:
+        """The prompt that a turn begins with: the one that `drafts` repeat, else the oldest."""
+        repeated = {_prompt_id(draft) for draft in drafts}
+        waiting = (action for action in self._prompts if _message_id(action) in repeated - {""})
+        action = next(waiting, self._prompts[0])
+        self._prompts.remove(action)
+        return action
+
+    def _is_echo(self, draft: Draft) -> bool:
+        """Whether the agent repeats a prompt that the stream has. One that the agent takes up while
+        a turn runs is put into that turn.
+        """
+        message_id = _prompt_id(draft)
+        if not message_id:
+            return False
+        waiting = next((a for a in self._prompts if _message_id(a) == message_id), None)
+        if waiting is not None and waiting.prompt is not None and self._keeper.turn_id:
+            self._prompts.remove(waiting)
+            self._said.add(message_id)
+            item_id = f"user-{self._keeper.turn_id}-{message_id}"
+            self._keeper.add_message(user_item(item_id, waiting.prompt.parts))
+        return message_id in self._said
+
     def _begin_turn(self, action: ClientAction) -> None:
         prompt = action.prompt
         assert prompt is not None
+        self._said.add(prompt.message_id)
         trigger = (
             event_pb2.TURN_TRIGGER_COMMAND if prompt.command else event_pb2.TURN_TRIGGER_CLIENT
         )
@@ -246,6 +274,18 @@ class _Player:
         return events
 
 
+def _message_id(action: ClientAction) -> str:
+    return action.prompt.message_id if action.prompt is not None else ""
+
+
+def _prompt_id(draft: Draft) -> str:
+    """The agent's id of a message of the user's, if that is what `draft` reports; else empty."""
+    item = _item_of(draft)
+    if item is None or item.parent_id or item.kind != item_pb2.ITEM_KIND_MESSAGE:
+        return ""
+    return item.native_item_id if item.role == item_pb2.ITEM_ROLE_USER else ""
+
+
 def _withdrawn_request(draft: Draft) -> str:
     """The request that the agent itself resolves with `draft`; empty for none."""
     resolved = resolved_of(draft.kind, draft.event)
@@ -254,14 +294,19 @@ def _withdrawn_request(draft: Draft) -> str:
     return resolved.request_id
 
 
+def _item_of(draft: Draft) -> item_pb2.Item | None:
+    match draft.kind:
+        case Kind.ITEM_STARTED:
+            return draft.event.item_started.item
+        case Kind.ITEM_COMPLETED:
+            return draft.event.item_completed.item
+        case _:
+            return None
+
+
 def _result_call_id(draft: Draft) -> str:
-    if draft.kind is Kind.ITEM_STARTED:
-        item = draft.event.item_started.item
-    elif draft.kind is Kind.ITEM_COMPLETED:
-        item = draft.event.item_completed.item
-    else:
-        return ""
-    if item.kind != item_pb2.ITEM_KIND_TOOL_RESULT or not item.content:
+    item = _item_of(draft)
+    if item is None or item.kind != item_pb2.ITEM_KIND_TOOL_RESULT or not item.content:
         return ""
     return item.content[0].tool_result.call_id
 
@@ -279,8 +324,14 @@ _FORM_OUTCOMES = {
 
 
 def _fitting(pending: Pending, answer: Answer) -> Answer:
-    """The answer, of the request's own kind: a native rejection may not say what it rejects."""
+    """The answer, of the request's own kind: a native rejection may not say what it rejects, and a
+    native acceptance may repeat arguments that nobody has changed.
+    """
     if not isinstance(answer, interaction_pb2.PermissionAnswer):
+        return answer
+    if isinstance(pending.request, interaction_pb2.PermissionRequest):
+        if _equal_json(answer.updated_arguments_json, pending.request.arguments_json):
+            answer.ClearField("updated_arguments_json")
         return answer
     match pending.kind:
         case Kind.QUESTION_REQUESTED:
@@ -292,6 +343,13 @@ def _fitting(pending: Pending, answer: Answer) -> Answer:
             return interaction_pb2.FormAnswer(action=interaction_pb2.FORM_ACTION_CANCEL)
         case _:
             return answer
+
+
+def _equal_json(one: str, other: str) -> bool:
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _outcome(answer: Answer) -> interaction_pb2.RequestOutcome.ValueType:

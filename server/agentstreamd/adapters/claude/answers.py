@@ -199,11 +199,14 @@ def _line(message: Mapping[str, object]) -> bytes:
     return line
 
 
+def is_command(text: str) -> bool:
+    """The CLI takes the text for a command, whether or not it knows it; a path it leaves alone."""
+    return _COMMAND.match(text) is not None
+
+
 def _text(text: str, command: bool) -> str:
-    """Text that reaches the model: the CLI takes a `/name` at its beginning for a command, whether
-    or not it knows it; a path it leaves alone.
-    """
-    return text if command or not _COMMAND.match(text) else f" {text}"
+    """Text that reaches the model, unless it is meant as a command."""
+    return text if command or not is_command(text) else f" {text}"
 
 
 def _block(part: service_pb2.InputPart, command: bool) -> dict[str, object]:

@@ -11,6 +11,7 @@ from msgspec import Raw
 from agentstream.v1 import interaction_pb2, service_pb2
 from agentstreamd.adapters.base import Answer, ClientAction, Prompt
 from agentstreamd.adapters.claude import native
+from agentstreamd.adapters.claude.answers import is_command
 from agentstreamd.adapters.claude.errors import text_in
 from agentstreamd.adapters.claude.native import JsonObject, plain
 from agentstreamd.adapters.claude.requests import answers_of
@@ -24,29 +25,35 @@ _FORM_ACTIONS = {
 
 
 def client_actions(messages: Sequence[bytes]) -> list[ClientAction]:
-    """Prompts and answers, in order; see `Adapter.client_actions`.
+    """Prompts and answers, in order, without prompts that were withdrawn before they were taken up;
+    see `Adapter.client_actions`.
 
     What an answer rejects does not show in it: a rejection is that of a permission, also where
-    questions were asked. Arguments that were accepted are not compared with those asked for.
+    questions were asked. An acceptance has the arguments that were accepted, changed or not.
     """
     actions = []
+    withdrawn: set[str] = set()
     for message in messages:
         try:
             line = native.decode(message)
         except native.Unreadable:
             continue
         if line.type == "user" and line.message is not None:
-            parts = _parts(line.message.content)
-            if parts:
-                command = len(parts) == 1 and parts[0].text.startswith("/")
-                prompt = Prompt("", line.uuid or "", parts, command=command)
-                actions.append(ClientAction(message, prompt=prompt))
+            # The CLI takes up a prompt that says nothing, too.
+            parts = _parts(line.message.content) or (service_pb2.InputPart(text=""),)
+            command = len(parts) == 1 and is_command(parts[0].text)
+            prompt = Prompt("", line.uuid or "", parts, command=command)
+            actions.append(ClientAction(message, prompt=prompt))
         elif line.type == "control_response":
             response = native.fields(message).get("response")
             if isinstance(response, dict) and (answer := answer_of(response)) is not None:
                 request_id = text_in(response, "request_id")
                 actions.append(ClientAction(message, request_id=request_id, answer=answer))
-    return actions
+        elif line.type == "control_request":
+            request = native.fields(message).get("request")
+            if isinstance(request, dict) and request.get("subtype") == "cancel_async_message":
+                withdrawn.add(text_in(request, "message_uuid"))
+    return [a for a in actions if a.prompt is None or a.prompt.message_id not in withdrawn - {""}]
 
 
 def answer_of(response: JsonObject) -> Answer | None:
@@ -80,11 +87,14 @@ def _acceptance(said: JsonObject) -> interaction_pb2.PermissionAnswer:
         isinstance(update, dict) and is_allowing_rule(update)
         for update in (updates if isinstance(updates, list) else ())
     )
-    return interaction_pb2.PermissionAnswer(
+    answer = interaction_pb2.PermissionAnswer(
         decision=interaction_pb2.PERMISSION_DECISION_ACCEPT_FOR_SESSION
         if for_session
         else interaction_pb2.PERMISSION_DECISION_ACCEPT
     )
+    if isinstance(arguments := said.get("updatedInput"), dict):
+        answer.updated_arguments_json = msgspec.json.encode(arguments).decode()
+    return answer
 
 
 def _rejection(message: str, interrupt: bool) -> interaction_pb2.PermissionAnswer:

@@ -42,6 +42,7 @@ _BY_TEXT = (
     ("timed out", error_pb2.ERROR_CODE_NETWORK),
     ("usage policy", error_pb2.ERROR_CODE_REFUSED),
     ("no conversation found", error_pb2.ERROR_CODE_SESSION_NOT_FOUND),
+    ("does not match any session", error_pb2.ERROR_CODE_SESSION_NOT_FOUND),
 )
 _NOISE = "[ede_diagnostic]"
 

@@ -212,7 +212,9 @@ class ClaudeNormalizer(Normalizer):
         match line.subtype:
             case "init":
                 begun = self._turns.begin((message,), surely=True)
-                return [self._on_init(said, message), *begun]
+                mode = text_in(said, "permissionMode")
+                shown = self._status.on_mode(mode, (message,)) if mode else []
+                return [self._on_init(said, message), *begun, *shown]
             case "api_retry":
                 return [errors.retry(said, (message,))]
             case "task_notification":

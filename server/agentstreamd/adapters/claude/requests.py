@@ -12,9 +12,11 @@ from agentstreamd.adapters.claude.files import FILE_CHANGE_TOOLS, wanted_files
 from agentstreamd.adapters.claude.native import plain, text_of
 from agentstreamd.adapters.claude.rules import describe, scope_of, session_rules
 from agentstreamd.adapters.claude.threads import call_item_id
+from agentstreamd.adapters.claude.tools import REJECTION
 from agentstreamd.model import Draft, Kind, event
 
 _MAPPED = frozenset({"subtype", "tool_name", "input", "permission_suggestions", "tool_use_id"})
+_UNANSWERED = "Error: Tool permission request failed"
 _NETWORK_TOOLS = frozenset({"WebFetch", "WebSearch", "SandboxNetworkAccess"})
 
 
@@ -145,7 +147,7 @@ class Requests:
         permission.tool_name = request.tool_name
         permission.arguments_json = request.input_json
         permission.call_id = request.tool_use_id
-        permission.reason = _string(native, "decision_reason") or _string(native, "description")
+        permission.reason = _reason(permission.kind, native, arguments)
         if permission.kind == interaction_pb2.PERMISSION_KIND_COMMAND:
             permission.command = _text(arguments, "command")
             permission.cwd = self.cwd
@@ -241,7 +243,15 @@ def _inferred(
 ) -> Draft:
     """What a result says of an answer that nobody saw."""
     if is_error:
-        rejected = result == "User rejected tool use"
+        if isinstance(result, str) and result.startswith(_UNANSWERED):
+            return _resolved(
+                request,
+                interaction_pb2.REQUEST_OUTCOME_CANCELLED,
+                raw,
+                by=interaction_pb2.RESOLVED_BY_AGENT,
+                reason="the agent got no answer that it understands",
+            )
+        rejected = result == REJECTION
         return _resolved(
             request,
             interaction_pb2.REQUEST_OUTCOME_REJECTED
@@ -304,6 +314,22 @@ def _kind_of(tool: str) -> interaction_pb2.PermissionKind.ValueType:
     if tool.startswith("mcp__"):
         return interaction_pb2.PERMISSION_KIND_MCP_TOOL
     return interaction_pb2.PERMISSION_KIND_TOOL
+
+
+def _reason(
+    kind: interaction_pb2.PermissionKind.ValueType,
+    native: dict[str, Raw],
+    arguments: Mapping[str, Any],
+) -> str:
+    """Why the CLI asks. Its description of a command is the model's own words; of other calls it
+    may be no more than the file or the address that the arguments name.
+    """
+    described = _string(native, "description")
+    if kind != interaction_pb2.PERMISSION_KIND_COMMAND:
+        named = (value for value in arguments.values() if isinstance(value, str))
+        if any(value.endswith(described) for value in named):
+            described = ""
+    return _string(native, "decision_reason") or described
 
 
 def _suggestions(native: Raw) -> tuple[str, ...]:

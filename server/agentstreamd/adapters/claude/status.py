@@ -95,6 +95,7 @@ class StatusLines:
         """Make ids where the agent gives none with `next_id(kind)`."""
         self.denied_calls: set[str] = set()
         self._next_id = next_id
+        self._mode = ""
         self._tasks: dict[str, str] = {}
 
     def parent_of_task(self, task_id: str) -> str:
@@ -155,7 +156,9 @@ class StatusLines:
         self, known: _Known, line: Mapping[str, Any], native: bytes, *, detail: str = ""
     ) -> list[Draft]:
         detail = detail or next((said for d in known.details if (said := text_in(line, d))), "")
-        if outcome := text_in(line, "status") or text_in(line, "outcome"):
+        patch = line.get("patch")
+        changed = text_in(patch, "status") if isinstance(patch, dict) else ""
+        if outcome := text_in(line, "status") or text_in(line, "outcome") or changed:
             detail = f"{detail}: {outcome}" if detail else outcome
         elif (elapsed := whole_in(line, "elapsed_time_seconds")) is not None:
             detail = f"{detail}: {elapsed} s"
@@ -168,14 +171,31 @@ class StatusLines:
             parent_id=self._parent_of(line),
             more=[json_part(known.label, _rest(native))],
         )
-        failed = text_in(line, "status") in ("failed",) or text_in(line, "outcome") == "error"
+        failed = "failed" in (text_in(line, "status"), changed)
+        failed = failed or text_in(line, "outcome") == "error"
         return whole(item, (native,), failed=failed)
+
+    def on_mode(self, mode: str, raw: tuple[bytes, ...]) -> list[Draft]:
+        """A permission mode that has no equal, or that follows one: the session's settings do not
+        show the change.
+        """
+        before, self._mode = self._mode, mode
+        if mode == before or {mode, before or mode} <= PERMISSION_MODES.keys():
+            return []
+        item = status_item(
+            self._next_id("permission_mode"),
+            "permission_mode",
+            f"The permission mode is now {mode}.",
+            key="permission_mode",
+        )
+        return whole(item, raw)
 
     def _on_status(self, line: Mapping[str, Any], native: bytes) -> list[Draft]:
         raw = (native,)
         drafts: list[Draft] = []
         if mode := text_in(line, "permissionMode"):
             drafts.append(mode_changed(mode, raw))
+            drafts += self.on_mode(mode, raw)
         status = text_in(line, "status")
         if status == "compacting":
             item_id = self._item_id("status", line)

@@ -31,6 +31,9 @@ from agentstreamd.model import (
 REJECTED_OUTPUT = "The tool use was rejected or interrupted."
 """Stands for the CLI's canned rejection, which is addressed to the model and not for people."""
 
+REJECTION = "User rejected tool use"
+"""The structured result of a call that was rejected or interrupted."""
+
 _CANNED_REJECTION = "The user doesn't want to proceed with this tool use."
 _SAID_BY_USER = re.compile(r"the user said:\s*(.+)", re.DOTALL)
 _WRAPPER = re.compile(r"\A\s*<(tool_use_error|persisted-output)>(.*?)</\1>\s*\Z", re.DOTALL)
@@ -93,6 +96,7 @@ class Tools:
         is_error = bool(block.is_error)
         result = plain(line.tool_use_result)
         output, more = _content(block.content)
+        output = _report(call, result) or output
         if not is_error:
             more += as_parts(changed_files(call.name, call.arguments, result))
         more += _structured(line, block, result, output)
@@ -184,9 +188,22 @@ def _structured(
         return []
     if isinstance(result, str) and result.removeprefix("Error: ").strip() in output:
         return []
+    if result == REJECTION and output.startswith(_CANNED_REJECTION):
+        return []
     if isinstance(result, dict) and result.get("type") == "image":
         return []
     return [json_part("tool_use_result", text_of(line.tool_use_result))]
+
+
+def _report(call: Call, result: object) -> str:
+    """What a sub-agent reports, without what the CLI adds for the model; empty for other calls."""
+    if call.name not in ("Agent", "Task") or not isinstance(result, dict):
+        return ""
+    content = result.get("content")
+    if result.get("status") != "completed" or not isinstance(content, list):
+        return ""
+    said = (block.get("text") for block in content if isinstance(block, dict))
+    return "\n".join(text for text in said if isinstance(text, str))
 
 
 def _for_people(output: str) -> str:

@@ -100,3 +100,31 @@ def test_questions_may_be_left_without_an_answer() -> None:
 
     assert isinstance(action.answer, interaction_pb2.QuestionAnswer)
     assert list(action.answer.answered.answers) == []
+
+
+def test_a_path_at_the_beginning_is_no_command() -> None:
+    (action,) = client_actions([user("/tmp/foo is a path")])
+    assert action.prompt is not None
+    assert not action.prompt.command
+
+
+def test_a_prompt_that_says_nothing_is_one_all_the_same() -> None:
+    prompts = [action.prompt for action in client_actions([user(""), user([]), user("hello")])]
+    texts = [[part.text for part in prompt.parts] for prompt in prompts if prompt is not None]
+    assert texts == [[""], [""], ["hello"]]
+
+
+def test_a_prompt_that_was_withdrawn_was_never_taken_up() -> None:
+    withdrawal = {"subtype": "cancel_async_message", "message_uuid": "u1"}
+    natives = [
+        user("first"),
+        user("second", uuid="u1"),
+        line(type="control_request", request_id="c1", request=withdrawal),
+    ]
+    (action,) = client_actions(natives)
+    assert action.native == natives[0]
+
+
+def test_an_acceptance_has_the_arguments_that_were_accepted() -> None:
+    assert json.loads(permission(allow()).updated_arguments_json) == {"command": "ls"}
+    assert not permission(answer("r1", {"behavior": "allow"})).HasField("updated_arguments_json")

@@ -175,3 +175,10 @@ def test_an_api_error_is_said_even_if_no_result_follows() -> None:
 
     assert draft.event.error.code == error_pb2.ERROR_CODE_AUTHENTICATION
     assert draft.raw
+
+
+def test_a_session_that_cannot_be_resumed_is_classified() -> None:
+    said = 'Provided value "x" is not a UUID and does not match any session title.'
+    drafts = feed(result(subtype="error_during_execution", is_error=True, errors=[said]))
+
+    assert the_turn_end(drafts).error.code == error_pb2.ERROR_CODE_SESSION_NOT_FOUND

@@ -308,3 +308,30 @@ def test_denials_that_only_the_result_names_are_shown_unless_they_were_asked_for
     (item,) = [i for i in completed(drafts) if i.kind == item_pb2.ITEM_KIND_STATUS]
     assert item.parent_id == "call:t1"
     assert json.loads(item.content[1].json.json) == denials[0]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "description", "reason"),
+    [
+        ("Bash", {"command": "touch z", "description": "z"}, "z", "z"),
+        ("Edit", {"file_path": "/w/a.txt", "old_string": "b"}, "a.txt", ""),
+        ("WebFetch", {"url": "http://example.com/x"}, "http://example.com/x", ""),
+        ("Skill", {"skill": "deploy"}, "Deploys the site", "Deploys the site"),
+    ],
+)
+def test_a_reason_says_more_than_the_arguments(
+    tool: str, arguments: Json, description: str, reason: str
+) -> None:
+    assert asked(tool, arguments, description=description).reason == reason
+
+
+def test_a_request_that_got_no_proper_answer_is_cancelled() -> None:
+    failed = "Tool permission request failed: Error: Stream closed"
+    drafts = feed(
+        can_use_tool("r1", "Bash", {"command": "ls"}, tool_use_id="t1"),
+        tool_result("t1", failed, f"Error: {failed}", is_error=True),
+    )
+
+    (request,) = resolved(drafts)
+    assert request.outcome == interaction_pb2.REQUEST_OUTCOME_CANCELLED
+    assert request.resolved_by == interaction_pb2.RESOLVED_BY_AGENT

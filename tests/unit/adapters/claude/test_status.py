@@ -41,6 +41,7 @@ def test_a_task_is_a_snapshot_under_its_call() -> None:
         "task_ended",
     ]
     assert {item.parent_id for item in completed(drafts)} == {"call:t1"}
+    assert statuses(drafts)[2].detail == "completed"
     assert statuses(drafts)[-1].detail == "Look: failed"
     assert completed(drafts)[-1].status == item_pb2.ITEM_STATUS_FAILED
     assert json.loads(completed(drafts)[2].content[1].json.json) == {

@@ -13,6 +13,7 @@ from tests.unit.adapters.claude.claude_lines import (
     assistant,
     feed,
     statuses,
+    text_block,
     the_item,
     tool_result,
     tool_use,
@@ -274,3 +275,26 @@ def test_a_proposed_plan_is_a_status_with_the_plan() -> None:
     (status,) = statuses(drafts)
     assert status.key == "plan"
     assert the_item(drafts, "plan:t1").content[1].text.text == "1. Look\n2. Leap"
+
+
+def test_what_a_sub_agent_reports_is_shown_without_what_is_meant_for_the_model() -> None:
+    said = [text_block("One file."), text_block("agentId: a1 (use SendMessage to continue)")]
+    report = {"status": "completed", "agentId": "a1", "content": said[:1]}
+
+    drafts = feed(assistant("m1", tool_use("t1", "Task")), tool_result("t1", said, report))
+    assert the_item(drafts, "result:t1").content[0].tool_result.output == "One file."
+
+    launched = {"status": "async_launched", "agentId": "a1"}
+    drafts = feed(assistant("m1", tool_use("t1", "Task")), tool_result("t1", said, launched))
+    assert "agentId" in the_item(drafts, "result:t1").content[0].tool_result.output
+
+
+def test_a_rejected_call_is_not_said_twice() -> None:
+    canned = "The user doesn't want to proceed with this tool use. The tool use was rejected."
+    drafts = feed(
+        assistant("m1", tool_use("t1")),
+        tool_result("t1", canned, "User rejected tool use", is_error=True),
+    )
+
+    (part,) = the_item(drafts, "result:t1").content
+    assert part.tool_result.output == REJECTED_OUTPUT

@@ -70,6 +70,21 @@ def test_a_permission_mode_without_equal_is_only_in_the_metadata() -> None:
     assert json.loads(event.metadata_json) == {"permissionMode": "dontAsk"}
 
 
+def test_a_change_to_or_from_a_permission_mode_without_equal_is_a_status() -> None:
+    normalizer = ClaudeNormalizer()
+    same = fed(normalizer, init(), system("status", status=None, permissionMode="default"))
+    other = fed(normalizer, system("status", status=None, permissionMode="dontAsk"))
+    still = fed(normalizer, init(permissionMode="dontAsk"))
+    back = fed(normalizer, init(permissionMode="default"))
+    equal = fed(normalizer, system("status", status=None, permissionMode="plan"))
+
+    assert statuses(same) == statuses(still) == statuses(equal) == []
+    for drafts, mode in ((other, "dontAsk"), (back, "default")):
+        (status,) = statuses(drafts)
+        assert (status.label, status.key) == ("permission_mode", "permission_mode")
+        assert mode in status.detail
+
+
 def test_a_changed_permission_mode_is_said() -> None:
     drafts = feed(system("status", status=None, permissionMode="plan"))
 
