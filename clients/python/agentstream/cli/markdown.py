@@ -8,7 +8,7 @@ from agentstream.cli.screen import Screen
 _OPENING: Final = re.compile(
     r" *(?:(?P<fence>`{3,}|~{3,})[^\n]*\n|(?P<heading>#{1,6}) |(?P<bullet>[-*+]) |(?P<quote>>) ?)"
 )
-_MAYBE_OPENING: Final = re.compile(r" *(?:`{0,2}|~{0,2}|(?:`{3,}|~{3,})[^\n]*|#{0,6}|[-*+]?)\Z")
+_MAYBE_OPENING: Final = re.compile(r" *(?:`{0,2}|~{0,2}|(?:`{3,}|~{3,})[^\n]*|#{0,6}|[-*+>]?)\Z")
 _PIECE: Final = re.compile(r"\n|\*\*|`|\*|[^\n*`\s]+|[^\S\n]+")
 
 

@@ -19,7 +19,8 @@ from agentstream.cli.text import duration
 from agentstream.client import AgentstreamError, AsyncClient, typed_errors
 from agentstream.v1 import event_pb2, service_pb2
 
-_END_SECONDS = 5.0
+_END_SECONDS = 15.0
+"""How long the end of a session is waited for: longer than a deaf agent is given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +75,7 @@ async def run(arguments: argparse.Namespace, context: Context) -> int:
             await conversation.close()
             display.finish()
             if not conversation.ended.is_set():
+                context.notice("Ending the session.")
                 await _end(client, session_id)
 
 
