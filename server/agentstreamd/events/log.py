@@ -172,8 +172,9 @@ class EventLog(ABC):
         *,
         puts: Mapping[str, bytes] | None = None,
         records: Sequence[Record] = (),
+        blobs: Iterable[tuple[str, bytes]] = (),
     ) -> asyncio.Future[int]:
-        """Creates a session, with first state and events where given; gives its latest sequence.
+        """Creates a session, with first state, events and blobs; gives its latest sequence.
 
         Raises:
             SessionExists: the id is taken.

@@ -103,6 +103,7 @@ class SqliteEventLog(EventLog):
         *,
         puts: Mapping[str, bytes] | None = None,
         records: Sequence[Record] = (),
+        blobs: Iterable[tuple[str, bytes]] = (),
     ) -> asyncio.Future[int]:
         """Creates a session; see `EventLog.create_session`."""
         puts = dict(puts or {})
@@ -114,6 +115,7 @@ class SqliteEventLog(EventLog):
             expected=0,
             chunks=chunks,
             puts=puts,
+            blobs=tuple(blobs),
         )
         return self._submit(job, _size(job))
 

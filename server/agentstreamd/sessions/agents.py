@@ -12,9 +12,7 @@ from agentstreamd.adapters.base import (
     InvalidSetting,
 )
 from agentstreamd.sessions import errors
-
-DEFAULT_PAGE = 50
-MAX_PAGE = 1000
+from agentstreamd.sessions.paging import invalid_page_token, page_size
 
 
 @contextmanager
@@ -52,34 +50,28 @@ class Agents:
 
     async def describe(self, name: str) -> agent_pb2.Agent:
         """An agent as it is now. Raises AGENT_NOT_FOUND."""
-        return await self.adapter(name).describe()
+        with adapter_errors(name):
+            return await self.adapter(name).describe()
 
     async def usable(self, config: session_pb2.SessionConfig) -> agent_pb2.Agent:
         """The agent, if a session can be made with these settings."""
         adapter = self.adapter(config.agent)
         with adapter_errors(config.agent):
             adapter.check(config)
-        agent = await adapter.describe()
+            agent = await adapter.describe()
         if agent.state != agent_pb2.AGENT_STATE_AVAILABLE:
             raise errors.agent_unavailable(config.agent, agent.unavailable_reason)
         return agent
 
     async def list(self, request: service_pb2.ListAgentsRequest) -> service_pb2.ListAgentsResponse:
         """The agents by name, a page at a time; the token is the last name of the page before."""
-        if request.page_size < 0 or request.page_size > MAX_PAGE:
-            raise errors.invalid(("page_size", f"must be 0 to {MAX_PAGE}"))
-        size = request.page_size or DEFAULT_PAGE
+        size = page_size(request.page_size)
         if request.page_token and request.page_token not in self._adapters:
-            raise errors.SessionError(
-                error_pb2.ERROR_REASON_INVALID_PAGE_TOKEN,
-                "the page token was not made by this server for this call",
-                {},
-                [("page_token", "is not a token of this server")],
-            )
+            raise invalid_page_token()
         names = [name for name in self._adapters if name > request.page_token]
         response = service_pb2.ListAgentsResponse()
         for name in names[:size]:
-            response.agents.append(await self._adapters[name].describe())
+            response.agents.append(await self.describe(name))
         if len(names) > size:
             response.next_page_token = names[size - 1]
         return response

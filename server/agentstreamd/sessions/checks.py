@@ -7,11 +7,14 @@ from agentstream.v1 import agent_pb2, session_pb2
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_HEADER = re.compile(r"[\0\r\n]")
 _MCP_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 MAX_LABELS = 64
 MAX_LABEL_BYTES = 256
 MAX_TITLE_CHARACTERS = 512
+MAX_TIMEOUT_SECONDS = 366 * 24 * 3600
 
 Violations = list[tuple[str, str]]
 
@@ -26,11 +29,18 @@ def check_config(config: session_pb2.SessionConfig) -> Violations:
         found.append(("config.permission_mode", "is not a known value"))
     if config.request_policy not in session_pb2.RequestPolicy.values():
         found.append(("config.request_policy", "is not a known value"))
-    if config.HasField("request_timeout") and config.request_timeout.ToNanoseconds() <= 0:
-        found.append(("config.request_timeout", "must be positive"))
+    timeout = config.request_timeout
+    if config.HasField("request_timeout"):
+        in_range = (
+            0 <= timeout.nanos < 1_000_000_000 and 0 <= timeout.seconds <= MAX_TIMEOUT_SECONDS
+        )
+        if not in_range or not (timeout.seconds or timeout.nanos):
+            found.append(("config.request_timeout", "must be positive and at most 366 days"))
     for name in ("model", "mode", "effort", "resume_native_session_id"):
-        if "\0" in getattr(config, name) or getattr(config, name).startswith("-"):
-            found.append((f"config.{name}", "must not begin with '-' or hold a NUL character"))
+        found.extend(check_word(f"config.{name}", getattr(config, name)))
+    for name, value in config.agent_options.items():
+        if "\0" in name or "\0" in value:
+            found.append((f"config.agent_options[{name!r}]", "must not hold a NUL character"))
     found.extend(check_env("config.env", dict(config.env)))
     found.extend(check_labels(dict(config.labels)))
     found.extend(check_title(config.title))
@@ -38,6 +48,13 @@ def check_config(config: session_pb2.SessionConfig) -> Violations:
     if "\0" in config.system_prompt:
         found.append(("config.system_prompt", "must not hold a NUL character"))
     return found
+
+
+def check_word(field: str, value: str) -> Violations:
+    """What is wrong with a value that may become an argument of the agent's command line."""
+    if value.startswith("-") or "\0" in value:
+        return [(field, "must not begin with '-' or hold a NUL character")]
+    return []
 
 
 def _check_directory(path: str) -> Violations:
@@ -94,10 +111,22 @@ def _check_servers(config: session_pb2.SessionConfig) -> Violations:
             case "stdio":
                 if not server.stdio.command:
                     found.append((f"{path}.stdio.command", "is required"))
+                if "\0" in server.stdio.command:
+                    found.append((f"{path}.stdio.command", "must not hold a NUL character"))
+                found.extend(
+                    (f"{path}.stdio.args[{number}]", "must not hold a NUL character")
+                    for number, argument in enumerate(server.stdio.args)
+                    if "\0" in argument
+                )
                 found.extend(check_env(f"{path}.stdio.env", dict(server.stdio.env)))
             case "http":
                 if not server.http.url.startswith(("http://", "https://")):
                     found.append((f"{path}.http.url", "must be an http or https URL"))
+                found.extend(
+                    (f"{path}.http.headers[{name!r}]", "is not a header of HTTP")
+                    for name, value in server.http.headers.items()
+                    if not _HEADER_NAME.fullmatch(name) or _NOT_IN_HEADER.search(value)
+                )
             case _:
                 found.append((f"{path}.transport", "is required"))
     return found

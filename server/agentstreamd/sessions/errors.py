@@ -1,8 +1,10 @@
 """What can be wrong with a call on sessions: one error type with the contract's stable reasons."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from agentstream.v1 import error_pb2
+from agentstreamd.events.errors import LogUnavailable, SessionNotFound
 
 
 class SessionError(Exception):
@@ -43,6 +45,15 @@ def session_not_found(session_id: str) -> SessionError:
     )
 
 
+def session_deleted(session_id: str) -> SessionError:
+    """The session was deleted while the call ran."""
+    return SessionError(
+        error_pb2.ERROR_REASON_SESSION_DELETED,
+        f"session {session_id!r} was deleted",
+        {"session_id": session_id},
+    )
+
+
 def session_ended(session_id: str) -> SessionError:
     """The session has ended."""
     return SessionError(
@@ -65,6 +76,15 @@ def log_unavailable(detail: str) -> SessionError:
         error_pb2.ERROR_REASON_LOG_UNAVAILABLE,
         f"the event log can't be used right now: {detail}",
         {"detail": detail},
+    )
+
+
+def limit_exceeded(limit: str, value: int) -> SessionError:
+    """A documented limit was reached."""
+    return SessionError(
+        error_pb2.ERROR_REASON_LIMIT_EXCEEDED,
+        f"the limit {limit} of {value} is reached",
+        {"limit": limit, "value": str(value)},
     )
 
 
@@ -93,3 +113,14 @@ def agent_not_responding(agent: str, detail: str) -> SessionError:
         f"agent {agent!r} did not do what was asked: {detail}",
         {"agent": agent, "detail": detail},
     )
+
+
+@contextmanager
+def log_errors(session_id: str = "") -> Iterator[None]:
+    """Turns what the event log raises into what a caller gets."""
+    try:
+        yield
+    except SessionNotFound as error:
+        raise session_not_found(session_id or error.session_id) from error
+    except LogUnavailable as error:
+        raise log_unavailable(error.detail) from error

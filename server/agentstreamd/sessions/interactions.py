@@ -8,14 +8,21 @@ from agentstreamd.adapters.base import AdapterError
 from agentstreamd.events.log import EventLog
 from agentstreamd.sessions import stored
 from agentstreamd.sessions.answers import answer_of, check_answer
-from agentstreamd.sessions.errors import SessionError
-from agentstreamd.sessions.requests import Answer, Pending, resolved_in
+from agentstreamd.sessions.errors import SessionError, log_errors
+from agentstreamd.sessions.keyed_locks import KeyedLocks
+from agentstreamd.sessions.requests import Answer, Pending, Request, resolved_in
 from agentstreamd.sessions.runtime import SessionRuntime
 
 logger = logging.getLogger(__name__)
 
 NOBODY = "nobody follows this one-shot session, and it has no request_timeout"
 TIMEOUT = "nobody answered in time"
+
+_INTENT = b"1"
+_CLIENT = interaction_pb2.RESOLVED_BY_CLIENT
+_POLICY = interaction_pb2.RESOLVED_BY_POLICY
+_ACCEPTED = interaction_pb2.REQUEST_OUTCOME_ACCEPTED
+_EXPIRED = interaction_pb2.REQUEST_OUTCOME_EXPIRED
 
 
 class Interactions:
@@ -30,7 +37,7 @@ class Interactions:
         """Look after the requests of `runtime`."""
         self._runtime = runtime
         self._log = log
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks = KeyedLocks()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         runtime.recording.on_asked = self._on_asked
         runtime.recording.on_resolved = self._on_resolved
@@ -45,76 +52,65 @@ class Interactions:
         answer = answer_of(request)
         digest = stored.digest(answer)
         request_id = request.request_id
-        lock = self._locks.setdefault(request_id, asyncio.Lock())
-        try:
-            async with lock:
-                pending = self._runtime.keeper.pending.get(request_id)
-                if pending is None:
-                    return await self._already(request_id, digest)
+        async with self._locks.hold(request_id):
+            pending = self._runtime.keeper.pending.get(request_id)
+            if pending is not None:
                 check_answer(pending.request, answer)
-                ticket = await self._deliver(pending, request, answer, digest)
-                if ticket is None:
-                    return await self._already(request_id, digest)
-                await self._runtime.recording.committed(ticket)
-                return await self._already(request_id, digest)
-        finally:
-            if not lock.locked():
-                self._locks.pop(request_id, None)
+                await self._deliver(pending, answer, digest)
+            return await self._resolution(request_id, digest)
 
-    async def _deliver(
-        self,
-        pending: Pending,
-        request: service_pb2.RespondRequest,
-        answer: Answer,
-        digest: bytes,
-    ) -> int | None:
+    async def _deliver(self, pending: Pending, answer: Answer, digest: bytes) -> None:
+        """Deliver and settle; nothing when the request is resolved otherwise in the meantime."""
         runtime = self._runtime
         request_id = pending.request.request_id
         # The intent is durable first: after a crash in between, that the answer may have arrived is
         # known, and nobody is asked to answer again what may be done already.
         intent = stored.intent_key(request_id)
-        await runtime.recording.committed(
-            runtime.journal.write((), puts={intent: request.SerializeToString()})
-        )
         try:
-            await runtime.seat.driver.answer(pending.adapter_id, answer)
-        except AdapterError as error:
+            await runtime.recording.committed(runtime.journal.write((), puts={intent: _INTENT}))
+            if self._is_pending(pending):
+                await runtime.seat.driver.answer(pending.adapter_id, answer)
+        except BaseException as error:
             runtime.journal.write((), deletes=[intent])
-            if request_id not in runtime.keeper.pending:
-                return None
-            raise SessionError(
-                error_pb2.ERROR_REASON_ANSWER_NOT_DELIVERED,
-                f"the answer did not reach the agent: {error}",
-                {"request_id": request_id},
-            ) from error
-        return self._settle(
-            request_id, _outcome(answer), interaction_pb2.RESOLVED_BY_CLIENT, answer, "", digest
-        )
+            if not isinstance(error, Exception) or isinstance(error, SessionError):
+                raise
+            if not isinstance(error, AdapterError):
+                logger.exception("session %s: the driver failed to answer", runtime.session_id)
+            if self._is_pending(pending):
+                raise _not_delivered(request_id, error) from error
+            return
+        if self._is_pending(pending):
+            self._settle(pending, _outcome(answer), _CLIENT, answer, digest=digest)
+            if _ends_turn(answer) and pending.turn_id:
+                runtime.spawn(runtime.turns.stop_late(pending.turn_id), "interrupt")
+
+    def _is_pending(self, pending: Pending) -> bool:
+        return self._runtime.keeper.pending.get(pending.request.request_id) is pending
 
     def _settle(
         self,
-        request_id: str,
+        pending: Pending,
         outcome: interaction_pb2.RequestOutcome.ValueType,
         by: interaction_pb2.ResolvedBy.ValueType,
         answer: Answer | None,
-        reason: str,
+        *,
+        reason: str = "",
         digest: bytes = b"",
-    ) -> int | None:
+    ) -> None:
         runtime = self._runtime
-        if request_id not in runtime.keeper.pending:
-            return None
+        request_id = pending.request.request_id
         runtime.recording.answer_digests[request_id] = digest
         runtime.recording.tick()
         runtime.keeper.resolve(request_id, outcome, by, answer=answer, reason=reason)
-        return runtime.recording.flush()
+        runtime.recording.flush()
 
-    async def _already(self, request_id: str, digest: bytes) -> service_pb2.RespondResponse:
+    async def _resolution(self, request_id: str, digest: bytes) -> service_pb2.RespondResponse:
         """How a request was resolved, when that agrees with the answer of `digest`."""
-        value = await self._log.get(self._runtime.session_id, stored.resolution_key(request_id))
-        if value is None:
-            # Resolved a moment ago, perhaps: what is on its way into the log comes first.
-            await self._runtime.recording.committed(self._runtime.journal.write(()))
-            value = await self._log.get(self._runtime.session_id, stored.resolution_key(request_id))
+        session_id = self._runtime.session_id
+        # Resolved a moment ago, perhaps: what is on its way into the log comes first.
+        await self._runtime.recording.sync()
+        with log_errors(session_id):
+            value = await self._log.get(session_id, stored.resolution_key(request_id))
         if value is None:
             raise request_not_found(request_id)
         return same_answer(request_id, value, digest)
@@ -122,55 +118,73 @@ class Interactions:
     # Nobody answers
 
     def _on_asked(self, pending: Pending) -> None:
-        runtime = self._runtime
-        request_id = pending.request.request_id
-        if pending.request.HasField("expire_time"):
-            wait_seconds = (
-                pending.request.expire_time.ToNanoseconds() - pending.time_ns
-            ) / 1_000_000_000
-            self._timers[request_id] = asyncio.get_running_loop().call_later(
-                max(0.0, wait_seconds), self._expire, request_id, TIMEOUT
+        request = pending.request
+        if request.HasField("expire_time"):
+            wait_ns = request.expire_time.ToNanoseconds() - pending.time_ns
+            self._timers[request.request_id] = asyncio.get_running_loop().call_later(
+                max(0.0, wait_ns / 1_000_000_000), self._on_timeout, pending
             )
-        elif runtime.config.one_shot and not runtime.followers:
-            self._expire(request_id, NOBODY)
+        elif self._runtime.config.one_shot and not self._runtime.followers:
+            self._expire(pending, session_pb2.REQUEST_POLICY_REJECT, NOBODY)
 
     def _on_resolved(self, request_id: str) -> None:
         timer = self._timers.pop(request_id, None)
         if timer is not None:
             timer.cancel()
 
-    def _expire(self, request_id: str, reason: str) -> None:
-        self._timers.pop(request_id, None)
-        self._runtime.spawn(self._apply_policy(request_id, reason), "expire")
+    def _on_timeout(self, pending: Pending) -> None:
+        self._timers.pop(pending.request.request_id, None)
+        self._expire(pending, self._runtime.config.request_policy, TIMEOUT)
 
-    async def _apply_policy(self, request_id: str, reason: str) -> None:
+    def _expire(
+        self, pending: Pending, policy: session_pb2.RequestPolicy.ValueType, reason: str
+    ) -> None:
+        self._runtime.spawn(self._apply_policy(pending, policy, reason), "expire")
+
+    async def _apply_policy(
+        self, pending: Pending, policy: session_pb2.RequestPolicy.ValueType, reason: str
+    ) -> None:
         runtime = self._runtime
-        policy = runtime.config.request_policy
-        lock = self._locks.setdefault(request_id, asyncio.Lock())
-        async with lock:
-            pending = runtime.keeper.pending.get(request_id)
-            if pending is None:
+        async with self._locks.hold(pending.request.request_id):
+            if not self._is_pending(pending):
                 return
-            answer = _policy_answer(pending, policy, reason)
-            try:
-                await runtime.seat.driver.answer(pending.adapter_id, answer)
-            except AdapterError as error:
-                # The agent is gone or will be: the end of its turn resolves the request.
-                logger.warning("session %s: %s", runtime.session_id, error)
+            answer = policy_answer(pending.request, policy, reason)
+            told = answer is not None and await self._tell(pending, answer)
+            if not self._is_pending(pending):
                 return
-            outcome = _outcome(answer)
-            if outcome != interaction_pb2.REQUEST_OUTCOME_ACCEPTED:
-                outcome = interaction_pb2.REQUEST_OUTCOME_EXPIRED
-            self._settle(request_id, outcome, interaction_pb2.RESOLVED_BY_POLICY, answer, reason)
-        self._locks.pop(request_id, None)
-        if policy == session_pb2.REQUEST_POLICY_INTERRUPT and runtime.keeper.turn_id:
-            await runtime.turns.interrupt()
+            if told and answer is not None and _outcome(answer) == _ACCEPTED:
+                self._settle(pending, _ACCEPTED, _POLICY, answer, reason=reason)
+            elif told or not pending.turn_id:
+                self._settle(pending, _EXPIRED, _POLICY, None, reason=reason)
+        # Also where the agent can't be told: nothing must hang for ever.
+        stops = not told or policy == session_pb2.REQUEST_POLICY_INTERRUPT
+        if stops and pending.turn_id and runtime.keeper.turn_id == pending.turn_id:
+            await runtime.turns.stop()
+
+    async def _tell(self, pending: Pending, answer: Answer) -> bool:
+        try:
+            await self._runtime.seat.driver.answer(pending.adapter_id, answer)
+        except AdapterError as error:
+            logger.warning("session %s: %s", self._runtime.session_id, error)
+            return False
+        except Exception:
+            logger.exception("session %s: the driver failed to answer", self._runtime.session_id)
+            return False
+        return True
 
     def close(self) -> None:
         """Stop all timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+
+def _not_delivered(request_id: str, error: Exception) -> SessionError:
+    return SessionError(
+        error_pb2.ERROR_REASON_ANSWER_NOT_DELIVERED,
+        f"the answer did not reach the agent: {error}",
+        {"request_id": request_id},
+    )
 
 
 def request_not_found(request_id: str) -> SessionError:
@@ -225,19 +239,30 @@ def _outcome(answer: Answer) -> interaction_pb2.RequestOutcome.ValueType:
             }.get(answer.action, interaction_pb2.REQUEST_OUTCOME_CANCELLED)
 
 
-def _policy_answer(
-    pending: Pending, policy: session_pb2.RequestPolicy.ValueType, reason: str
-) -> Answer:
-    match pending.request:
+def _ends_turn(answer: Answer) -> bool:
+    match answer:
+        case interaction_pb2.PermissionAnswer():
+            return answer.interrupt
+        case interaction_pb2.QuestionAnswer():
+            return answer.rejected.interrupt
+        case _:
+            return False
+
+
+def policy_answer(
+    request: Request, policy: session_pb2.RequestPolicy.ValueType, reason: str
+) -> Answer | None:
+    """The answer that a policy gives; None where the request takes no such answer."""
+    match request:
         case interaction_pb2.PermissionRequest():
-            if policy == session_pb2.REQUEST_POLICY_ACCEPT:
-                return interaction_pb2.PermissionAnswer(
-                    decision=interaction_pb2.PERMISSION_DECISION_ACCEPT
-                )
-            return interaction_pb2.PermissionAnswer(
-                decision=interaction_pb2.PERMISSION_DECISION_REJECT,
-                message=reason if pending.request.takes_message else "",
-            )
+            accept = interaction_pb2.PERMISSION_DECISION_ACCEPT
+            if policy == session_pb2.REQUEST_POLICY_ACCEPT and accept in request.allowed_decisions:
+                return interaction_pb2.PermissionAnswer(decision=accept)
+            reject = interaction_pb2.PERMISSION_DECISION_REJECT
+            if reject not in request.allowed_decisions:
+                return None
+            message = reason if request.takes_message else ""
+            return interaction_pb2.PermissionAnswer(decision=reject, message=message)
         case interaction_pb2.QuestionRequest():
             return interaction_pb2.QuestionAnswer(
                 rejected=interaction_pb2.RejectedQuestions(message=reason)

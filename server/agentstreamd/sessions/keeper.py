@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from agentstream.v1 import error_pb2, event_pb2, interaction_pb2, item_pb2, session_pb2
 from agentstreamd.events.log import Record
 from agentstreamd.model import Draft, Kind, event, whole
+from agentstreamd.sessions import stored
 from agentstreamd.sessions.item_keeper import ItemKeeper
 from agentstreamd.sessions.request_keeper import RequestKeeper
 from agentstreamd.sessions.requests import (
+    REQUESTED,
     Answer,
     Pending,
     Resolved,
@@ -80,7 +82,12 @@ class StreamKeeper:
         ended: `session_ended` is in the stream; nothing follows.
         usage: Sum over all ended turns.
         settings: What `session_started` and `session_updated` have said so far.
+        REMEMBERED_KINDS: The kinds of events that `remember` takes note of.
     """
+
+    REMEMBERED_KINDS = frozenset(
+        int(kind) for kind in (Kind.ITEM_STARTED, Kind.ITEM_COMPLETED, *REQUESTED)
+    )
 
     def __init__(
         self,
@@ -151,8 +158,11 @@ class StreamKeeper:
         self._requests.resolved = []
         for blob_id, (reference, content) in stamper.blobs.pending.items():
             output.blobs.append((blob_id, content))
-            output.puts[f"blob/{blob_id}"] = reference.SerializeToString()
+            output.puts[stored.blob_key(blob_id)] = reference.SerializeToString()
         stamper.blobs.pending = {}
+        if self.settings.dirty:
+            self.settings.dirty = False
+            output.puts[stored.SETTINGS] = self.settings.known.SerializeToString()
         return output
 
     # What the session does
@@ -216,7 +226,9 @@ class StreamKeeper:
         return True
 
     def update(self, payload: event_pb2.SessionUpdated) -> None:
-        """Say what a client or the session itself changed."""
+        """Say what a client or the session itself changed; nothing once the session has ended."""
+        if self.ended:
+            return
         made = event(by_daemon=True)
         made.session_updated.CopyFrom(payload)
         self._on_session_updated(Draft(Kind.SESSION_UPDATED, made))

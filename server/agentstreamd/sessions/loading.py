@@ -72,10 +72,12 @@ class Loaded:
         parts: What it is put together from.
         recovered: Work was under way when the daemon ended; it has been closed in the stream, which
             is still to be written.
+        had_turn: A turn has ended; known only of a one-shot session.
     """
 
     parts: SessionParts
     recovered: bool
+    had_turn: bool
 
 
 async def load_session(reader: Reader, environment: Environment) -> Loaded:
@@ -96,10 +98,15 @@ async def load_session(reader: Reader, environment: Environment) -> Loaded:
     keeper.usage.CopyFrom(record.usage)
     keeper.stamper.native_session_id = record.native_session_id
     keeper.stamper.set_time(record.update_time.ToNanoseconds())
-    keeper.settings.take(_settings(record, config))
+    known = await log.get(session_id, stored.SETTINGS) or b""
+    keeper.settings.take(event_pb2.SessionUpdated.FromString(known))
+    keeper.settings.dirty = False
     checkpoint = record.latest_sequence
     keeper.stamper.sequence = checkpoint
-    await _read_back(reader, keeper, checkpoint)
+    if record.state == session_pb2.SESSION_STATE_ENDED and checkpoint == reader.latest:
+        keeper.ended = True
+    else:
+        await _read_back(reader, keeper, checkpoint)
     journal = Journal(
         log,
         session_id,
@@ -111,35 +118,23 @@ async def load_session(reader: Reader, environment: Environment) -> Loaded:
         keeper.stamper.set_time(environment.now_ns())
         _close_cut_off(keeper, intents)
     parts = SessionParts(record, config, keeper, journal, queue, adapter_state)
-    return Loaded(parts, recovered)
-
-
-def _settings(
-    record: session_pb2.Session, config: session_pb2.SessionConfig
-) -> event_pb2.SessionUpdated:
-    known = event_pb2.SessionUpdated(
-        model=config.model,
-        mode=config.mode,
-        permission_mode=config.permission_mode,
-        title=config.title,
-        native_session_id=record.native_session_id,
-        agent_version=record.agent_version,
-    )
-    known.labels.labels.update(config.labels)
-    return known
+    had_turn = config.one_shot and bool(await log.get_prefix(session_id, stored.turn_key("")))
+    return Loaded(parts, recovered, had_turn)
 
 
 async def _read_back(reader: Reader, keeper: StreamKeeper, checkpoint: int) -> None:
     """Remember ids of before the checkpoint, and restore what came after it."""
     cursor = max(reader.earliest - 1, checkpoint - REMEMBERED_EVENTS, 0)
     while cursor < reader.latest:
-        batch = await reader.read(cursor, max_events=_READ_EVENTS)
+        kinds = None if cursor >= checkpoint else keeper.REMEMBERED_KINDS
+        batch = await reader.read(cursor, max_events=_READ_EVENTS, kinds=kinds)
         for past in service_pb2.EventBatch.FromString(batch.data).events:
-            if past.sequence > checkpoint:
-                keeper.restore(past)
-            else:
+            if past.sequence <= checkpoint:
                 keeper.remember(past)
-        cursor = batch.last_sequence
+            elif kinds is None:
+                keeper.restore(past)
+        # What a filter leaves out after the checkpoint must not be passed over.
+        cursor = batch.last_sequence if kinds is None else min(batch.last_sequence, checkpoint)
 
 
 def _close_cut_off(keeper: StreamKeeper, intents: dict[str, bytes]) -> None:

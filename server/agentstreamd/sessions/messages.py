@@ -1,11 +1,12 @@
 """Taking messages and changes of settings from clients."""
 
+from collections.abc import Callable
+
 from agentstream.v1 import agent_pb2, error_pb2, event_pb2, service_pb2
-from agentstreamd.events.errors import LogUnavailable
 from agentstreamd.events.log import EventLog
 from agentstreamd.sessions import errors, stored
 from agentstreamd.sessions.agents import adapter_errors
-from agentstreamd.sessions.checks import check_labels, check_title
+from agentstreamd.sessions.checks import check_labels, check_title, check_word
 from agentstreamd.sessions.config import SessionsConfig
 from agentstreamd.sessions.prompts import check_message, has_part
 from agentstreamd.sessions.runtime import SessionRuntime
@@ -19,26 +20,41 @@ async def send_message(
     request: service_pb2.SendMessageRequest,
     log: EventLog,
     config: SessionsConfig,
+    check_room: Callable[[], None],
 ) -> service_pb2.SendMessageResponse:
-    """Start a turn with a message, or do what it says for a busy session."""
+    """Start a turn with a message, or do what it says for a busy session.
+
+    `check_room` raises when no further session may run a turn now.
+    """
     violations = check_message(request)
     if violations:
         raise errors.invalid(*violations)
-    digest = stored.digest(request)
-    earlier = await _earlier(runtime, request, digest, log)
-    if earlier is not None:
-        return earlier
+    if not request.client_message_id:
+        return await _take(runtime, agent, request, config, check_room)
+    # One at a time: the same call again, at the same time, must find what the first one did.
+    async with runtime.turns.sending.hold(request.client_message_id):
+        earlier = await _earlier(runtime, request, stored.digest(request), log)
+        if earlier is not None:
+            return earlier
+        return await _take(runtime, agent, request, config, check_room)
+
+
+async def _take(
+    runtime: SessionRuntime,
+    agent: agent_pb2.Agent,
+    request: service_pb2.SendMessageRequest,
+    config: SessionsConfig,
+    check_room: Callable[[], None],
+) -> service_pb2.SendMessageResponse:
     runtime.check_live()
     _check_capabilities(agent, request)
-    if not runtime.turns.busy:
+    digest = stored.digest(request)
+    if not runtime.turns.current:
+        check_room()
         return await runtime.turns.start_turn(request, digest)
     if request.when_busy == service_pb2.WHEN_BUSY_QUEUE:
         if len(runtime.turns.queue) >= config.max_queued_messages:
-            raise errors.SessionError(
-                error_pb2.ERROR_REASON_LIMIT_EXCEEDED,
-                f"{len(runtime.turns.queue)} messages wait already",
-                {"limit": "max_queued_messages", "value": str(config.max_queued_messages)},
-            )
+            raise errors.limit_exceeded("max_queued_messages", config.max_queued_messages)
         return await runtime.turns.enqueue(request, digest)
     if request.when_busy == service_pb2.WHEN_BUSY_STEER and runtime.keeper.turn_id:
         if not agent.capabilities.steer:
@@ -47,12 +63,11 @@ async def send_message(
             )
         with adapter_errors(agent.name):
             return await runtime.turns.steer(request, digest)
-    turn_id = runtime.keeper.turn_id
     raise errors.SessionError(
         error_pb2.ERROR_REASON_TURN_IN_PROGRESS,
         f"a turn is running in session {runtime.session_id!r}; wait for it, interrupt it, or send "
         "with when_busy",
-        {"turn_id": turn_id},
+        {"turn_id": runtime.turns.current},
     )
 
 
@@ -64,13 +79,10 @@ async def _earlier(
 ) -> service_pb2.SendMessageResponse | None:
     """What was answered to this message before."""
     client_message_id = request.client_message_id
-    if not client_message_id:
-        return None
-    try:
+    with errors.log_errors(runtime.session_id):
         value = await log.get(runtime.session_id, stored.message_key(client_message_id))
-    except LogUnavailable as error:
-        raise errors.log_unavailable(error.detail) from error
     if value is not None:
+        runtime.turns.forget_accepted(client_message_id)
         known, encoded = stored.split_digest(value)
         _check_same(client_message_id, known, digest)
         return service_pb2.SendMessageResponse.FromString(encoded)
@@ -118,8 +130,8 @@ async def update_settings(
         found.extend(check_title(wanted.title))
     if "labels" in paths:
         found.extend(check_labels(dict(wanted.labels)))
-    if "model" in paths and (wanted.model.startswith("-") or "\0" in wanted.model):
-        found.append(("config.model", "must not begin with '-' or hold a NUL character"))
+    if "model" in paths:
+        found.extend(check_word("config.model", wanted.model))
     if "permission_mode" in paths and wanted.permission_mode not in {
         info.mode for info in agent.permission_modes
     }:
@@ -138,15 +150,22 @@ async def update_settings(
             )
     model = wanted.model if "model" in paths else None
     mode = wanted.permission_mode if "permission_mode" in paths else None
+    known = runtime.keeper.settings
+    before = known.model, known.permission_mode
     if model is not None or mode is not None:
         with adapter_errors(agent.name):
             await runtime.change_agent_settings(model, mode)
     update = event_pb2.SessionUpdated()
     config = runtime.config
+    # What the agent has said itself, in its own words (a model's full name), is not said again.
     if model is not None:
-        config.model = update.model = model
+        config.model = model
+        if known.model == before[0]:
+            update.model = model
     if mode is not None:
-        config.permission_mode = update.permission_mode = mode
+        config.permission_mode = mode
+        if known.permission_mode == before[1]:
+            update.permission_mode = mode
     if "title" in paths:
         config.title = update.title = wanted.title
     if "labels" in paths:

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from agentstream.v1 import session_pb2
-from agentstreamd.events.errors import LogUnavailable
+from agentstream.v1 import agent_pb2, service_pb2, session_pb2
 from agentstreamd.sessions import stored
-from agentstreamd.sessions.errors import log_unavailable
 from agentstreamd.sessions.keeper import EndedTurn, Output
 from agentstreamd.sessions.parts import SessionParts
 from agentstreamd.sessions.requests import Pending, respond_response
@@ -60,6 +58,10 @@ class Recording:
         removed = list(deletes)
         if output.resolved:
             self._keep_resolutions(output, state, removed)
+        for ended in output.ended:
+            state[stored.turn_key(ended.turn_id)] = interrupt_response(ended).SerializeToString()
+        if stored.SETTINGS in state:
+            self._follow_settings(state)
         quiescent = self.keeper.quiescent
         if quiescent or self._was_quiescent:
             self._was_quiescent = quiescent
@@ -85,12 +87,20 @@ class Recording:
             removed.append(stored.intent_key(request_id))
             self.on_resolved(request_id)
 
+    def _follow_settings(self, state: dict[str, bytes]) -> None:
+        """A mode that the agent changed by itself holds for its next process, too."""
+        mode = self.keeper.settings.permission_mode
+        if mode and mode != (self.config.permission_mode or agent_pb2.PERMISSION_MODE_DEFAULT):
+            self.config.permission_mode = mode
+            state[stored.CONFIG] = self.config.SerializeToString()
+
     async def committed(self, ticket: int) -> None:
         """Wait until a flush is durable. Raises `SessionError` LOG_UNAVAILABLE."""
-        try:
-            await self.journal.committed(ticket)
-        except LogUnavailable as error:
-            raise log_unavailable(error.detail) from error
+        await self.journal.committed(ticket)
+
+    async def sync(self) -> None:
+        """Wait until all there is now is durable. Raises `SessionError` LOG_UNAVAILABLE."""
+        await self.journal.committed(self.journal.written)
 
     def describe(self) -> session_pb2.Session:
         """The session's record, brought up to date."""
@@ -112,3 +122,10 @@ class Recording:
         if any(pending.turn_id == keeper.turn_id for pending in keeper.pending.values()):
             return session_pb2.SESSION_STATE_WAITING
         return session_pb2.SESSION_STATE_RUNNING
+
+
+def interrupt_response(ended: EndedTurn) -> service_pb2.InterruptTurnResponse:
+    """The end of a turn as `InterruptTurn` returns it."""
+    return service_pb2.InterruptTurnResponse(
+        turn_id=ended.turn_id, sequence=ended.sequence, status=ended.status
+    )

@@ -5,12 +5,13 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from agentstream.v1 import agent_pb2, error_pb2, event_pb2, session_pb2
 from agentstreamd.adapters.base import AgentExit, Driver
 from agentstreamd.model import Draft, Kind, event, status_item, whole
 from agentstreamd.sessions import stored
-from agentstreamd.sessions.errors import log_unavailable, session_ended
+from agentstreamd.sessions.errors import SessionError, draining, log_unavailable, session_ended
 from agentstreamd.sessions.keeper import EndedTurn
 from agentstreamd.sessions.parts import Environment, SessionParts
 from agentstreamd.sessions.recording import Recording
@@ -18,6 +19,8 @@ from agentstreamd.sessions.seat import DriverSeat
 from agentstreamd.sessions.turns import Turns
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class SessionRuntime:
@@ -54,8 +57,11 @@ class SessionRuntime:
         self.recording.on_turn_ended = self._turn_ended
         self.turns.on_last = lambda: self.on_idle()
         self._new_id = environment.new_id
+        self._early: list[Draft] = []
+        self._unloading = False
         self._last_exit: AgentExit | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def session_id(self) -> str:
@@ -72,28 +78,53 @@ class SessionRuntime:
         """Nothing is under way or waits."""
         return self.keeper.quiescent and not self.turns.queue and not self._tasks
 
-    def spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Result], name: str) -> "asyncio.Task[Result]":
         """Run work of this session in the background; it is cancelled when the session unloads."""
         task = asyncio.get_running_loop().create_task(work, name=f"{name}:{self.session_id}")
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
+        return task
 
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+    async def finish(self, work: Coroutine[Any, Any, Result], name: str) -> Result:
+        """Run work that must not stop half-way when whoever asked for it goes away."""
+        task = self.spawn(work, name)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise draining() from None
+            raise
+
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("%s failed", task.get_name(), exc_info=task.exception())
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None and not isinstance(error, SessionError):
+                logger.error("%s failed", task.get_name(), exc_info=error)
         if self.idle:
             self.on_idle()
 
-    def snapshot(self, earliest: int, latest: int) -> session_pb2.Session:
-        """The session as it is now; the sequences are the log's."""
+    def snapshot(self) -> session_pb2.Session:
+        """The session as it is now, up to its newest event, which may not be durable yet."""
         shown = session_pb2.Session()
         shown.CopyFrom(self.recording.describe())
-        shown.earliest_sequence = earliest
-        shown.latest_sequence = latest
+        shown.latest_sequence = self.keeper.stamper.sequence
         shown.turn_id = self.keeper.turn_id
         shown.queue.extend(queued.shown for queued in self.turns.queue)
         shown.pending_requests.extend(p.describe() for p in self.keeper.pending.values())
+        return shown
+
+    async def describe(self, earliest: int, latest: int) -> session_pb2.Session:
+        """The session as answers show it: nothing in it is not durable, unless the log is out.
+
+        `earliest` and `latest` are the sequences of the log.
+        """
+        shown = self.snapshot()
+        shown.earliest_sequence = earliest
+        try:
+            await self.recording.sync()
+        except SessionError:
+            shown.latest_sequence = latest
         return shown
 
     def check_live(self) -> None:
@@ -107,10 +138,40 @@ class SessionRuntime:
 
     async def publish(self, drafts: Sequence[Draft]) -> None:
         """Put drafts of the driver into the stream (`Sink`)."""
+        if not self.keeper.started:
+            self._early.extend(drafts)
+            return
         self.recording.tick()
         self.keeper.apply(drafts)
         self.recording.flush()
+        if self.keeper.ended and self._ending is None:
+            self.end_soon(
+                event_pb2.SESSION_END_REASON_ENDED_BY_AGENT, event_pb2.SESSION_ENDER_AGENT
+            )
         await self.journal.room()
+
+    def begin(self, known: event_pb2.SessionStarted, puts: dict[str, bytes]) -> int:
+        """Begin the stream, once the driver is open; `known` is what the daemon knows itself.
+
+        The agent's own `session_started` comes first, whatever else it said before it. Returns the
+        ticket of the write that makes the session.
+        """
+        early, self._early = self._early, []
+        self.recording.tick()
+        own = next((draft for draft in early if draft.kind is Kind.SESSION_STARTED), None)
+        if own is None:
+            self.keeper.start_session(known)
+        else:
+            early.remove(own)
+            said = event_pb2.SessionStarted()
+            said.CopyFrom(known)
+            said.MergeFrom(own.event.session_started)
+            own.event.session_started.CopyFrom(said)
+            self.keeper.apply([own])
+        self.keeper.apply(early)
+        ticket = self.recording.flush(puts)
+        self.journal.create()
+        return ticket
 
     def save_state(self, state: bytes) -> None:
         """Keep state of the driver (`Sink`)."""
@@ -121,29 +182,32 @@ class SessionRuntime:
         """The agent process is gone (`Sink`)."""
         self._last_exit = exit
         keeper = self.keeper
-        if keeper.ended or (exit.expected and not keeper.turn_id):
+        if keeper.ended or not keeper.started:
             return
+        if not exit.resumable:
+            # First: a message that waits must not start a turn any more.
+            self.end_soon(
+                event_pb2.SESSION_END_REASON_NOT_RESUMABLE,
+                event_pb2.SESSION_ENDER_AGENT,
+                exit.message,
+            )
         self.recording.tick()
         if not exit.expected:
             self._say_exited(exit)
-        if keeper.turn_id:
-            if self.turns.interrupting == keeper.turn_id:
+        # A message that is on its way to the agent is not lost with the process before: the driver
+        # starts the next one, or says that it can't.
+        turn_id = keeper.turn_id
+        if turn_id and self.turns.handing_over != turn_id:
+            if self.turns.interrupting == turn_id:
                 keeper.end_turn(event_pb2.TURN_STATUS_INTERRUPTED)
             else:
                 message = exit.message or "the agent ended while a turn was running"
-                keeper.end_turn(
-                    event_pb2.TURN_STATUS_FAILED, error_pb2.Error(message=message, code=exit.code)
-                )
+                error = error_pb2.Error(message=message, code=exit.code)
+                if self._unloading:
+                    error = restarted()
+                keeper.end_turn(event_pb2.TURN_STATUS_FAILED, error)
+        keeper.close_all("the agent is gone")
         self.recording.flush()
-        if not exit.resumable:
-            self.spawn(
-                self.end(
-                    event_pb2.SESSION_END_REASON_NOT_RESUMABLE,
-                    event_pb2.SESSION_ENDER_AGENT,
-                    exit.message,
-                ),
-                "end",
-            )
 
     def _say_exited(self, exit: AgentExit) -> None:
         known = {"exit_code": exit.exit_code, "signal": exit.signal}
@@ -153,14 +217,16 @@ class SessionRuntime:
         self.keeper.apply(whole(item, synthetic=True, metadata_json=json.dumps(metadata)))
 
     def _turn_ended(self, turn: EndedTurn) -> None:
-        if self.config.one_shot and not self.seat.closing:
-            self.spawn(
-                self.end(
-                    event_pb2.SESSION_END_REASON_ONE_SHOT_DONE, event_pb2.SESSION_ENDER_DAEMON
-                ),
-                "end",
-            )
+        if self.config.one_shot:
+            self.end_one_shot()
         self.turns.ended(turn)
+
+    def end_one_shot(self) -> None:
+        """The first turn of a one-shot session is over."""
+        if not self.seat.closing:
+            self.end_soon(
+                event_pb2.SESSION_END_REASON_ONE_SHOT_DONE, event_pb2.SESSION_ENDER_DAEMON
+            )
 
     # What clients ask for
 
@@ -168,7 +234,7 @@ class SessionRuntime:
         self, model: str | None, permission_mode: agent_pb2.PermissionMode.ValueType | None
     ) -> None:
         """Have the agent take another model or permission mode."""
-        async with self.seat.lock:
+        async with self.seat.exclusive():
             self.check_live()
             await self.seat.driver.update(model=model, permission_mode=permission_mode)
 
@@ -179,20 +245,37 @@ class SessionRuntime:
         message: str = "",
     ) -> None:
         """End the session; returns when that is durable."""
-        if not self.keeper.ended and not self.seat.closing:
+        if not self.keeper.ended or self._ending is not None:
+            await asyncio.shield(self.end_soon(reason, by, message))
+        await self.recording.sync()
+
+    def end_soon(
+        self,
+        reason: event_pb2.SessionEndReason.ValueType,
+        by: event_pb2.SessionEnder.ValueType,
+        message: str = "",
+    ) -> "asyncio.Task[None]":
+        """End the session in the background; nothing new begins from now on."""
+        if self._ending is None:
             self.seat.closing = True
-            turn_id = self.keeper.turn_id
-            if turn_id:
-                self.turns.interrupting = turn_id
-                with suppress(Exception):
-                    await self.turns.stop(turn_id)
-            await self._close_driver(forget=True)
+            self._ending = self.spawn(self._end(reason, by, message), "end")
+        return self._ending
+
+    async def _end(
+        self,
+        reason: event_pb2.SessionEndReason.ValueType,
+        by: event_pb2.SessionEnder.ValueType,
+        message: str,
+    ) -> None:
+        if self.keeper.turn_id:
+            with suppress(SessionError):
+                await self.turns.stop()
+        await self._close_driver(forget=True)
+        self.turns.discard_queue()
+        if not self.keeper.ended:
             self.recording.tick()
             self.keeper.end_session(self._session_ended(reason, by, message))
-            keys = [stored.queue_key(queued.shown.turn_id) for queued in self.turns.queue]
-            self.turns.queue.clear()
-            self.recording.flush(deletes=keys)
-        await self.recording.committed(self.recording.flush())
+            self.recording.flush()
 
     def _session_ended(
         self,
@@ -213,20 +296,44 @@ class SessionRuntime:
             payload.stderr_tail = exit.stderr_tail
         return draft
 
-    async def unload(self, *, stopping: bool = False) -> None:
-        """Let go of everything; with `stopping` the daemon ends, and with it a running turn."""
+    async def rest(self) -> bool:
+        """Stop the agent of an idle session; whether the session can be unloaded now.
+
+        It can't while the log is out: what it has not taken would be lost.
+        """
         self.seat.closing = True
-        turn_id = self.keeper.turn_id
         await self._close_driver()
-        if stopping and turn_id and self.keeper.turn_id == turn_id:
+        try:
+            await self.recording.sync()
+        except SessionError:
+            pass
+        else:
+            if self.idle:
+                return True
+        self.seat.closing = self.keeper.ended
+        return False
+
+    async def unload(self, refusal: SessionError | None = None) -> None:
+        """Let go of everything. A turn that runs, and all else that is open, ends with the daemon.
+
+        Whoever still waits for something of the session gets `refusal`.
+        """
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
+        self.seat.closing = self._unloading = True
+        await self._close_driver()
+        if self.keeper.started and not self.keeper.ended:
             self.recording.tick()
-            self.keeper.end_turn(event_pb2.TURN_STATUS_FAILED, restarted())
+            if self.keeper.turn_id:
+                self.keeper.end_turn(event_pb2.TURN_STATUS_FAILED, restarted())
+            self.keeper.close_all("the daemon was stopped")
             self.recording.flush()
-        for task in list(self._tasks):
+        tasks = self._tasks - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self.journal.close()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.journal.close(refusal)
 
     async def _close_driver(self, *, forget: bool = False) -> None:
         try:

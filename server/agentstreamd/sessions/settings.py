@@ -9,11 +9,17 @@ _MESSAGES = ("labels", "queue", "tools", "mcp_servers")
 
 
 class Settings:
-    """The settings that `session_started` and `session_updated` have said so far."""
+    """The settings that `session_started` and `session_updated` have said so far.
+
+    Attributes:
+        known: All of them.
+        dirty: They changed since somebody last set this to False.
+    """
 
     def __init__(self) -> None:
         """Nothing is known."""
         self.known = event_pb2.SessionUpdated()
+        self.dirty = False
 
     @property
     def model(self) -> str:
@@ -31,9 +37,11 @@ class Settings:
             if getattr(payload, name):
                 setattr(self.known, name, getattr(payload, name))
         self.known.permission_mode = payload.permission_mode
+        self.dirty = True
 
     def take(self, update: event_pb2.SessionUpdated) -> None:
         """Take what `session_updated` says."""
+        self.dirty = True
         self._take(update)
 
     def _take(self, update: Any) -> None:

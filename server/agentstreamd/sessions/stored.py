@@ -1,7 +1,9 @@
 """How a session's state is kept beside its events: keys and encodings."""
 
 import hashlib
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -13,7 +15,9 @@ SESSION = "session"
 CONFIG = "config"
 """`SessionConfig` as it is now, secrets included."""
 CREATED = "created"
-"""Digest of the settings the session was created with."""
+"""Fingerprint of the settings the session was created with."""
+SETTINGS = "settings"
+"""`SessionUpdated`: what `session_started` and `session_updated` have said so far."""
 ADAPTER = "adapter"
 """The adapter's private state."""
 
@@ -25,19 +29,50 @@ def digest(message: Message) -> bytes:
     return hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
 
 
+def fingerprint(config: session_pb2.SessionConfig) -> bytes:
+    """Tells settings apart, field by field, without holding them."""
+    digests: dict[str, str] = {}
+    for field, _ in config.ListFields():
+        alone: Any = session_pb2.SessionConfig()
+        alone.CopyFrom(config)
+        for other, _ in config.ListFields():
+            if other.name != field.name:
+                alone.ClearField(other.name)
+        digests[field.name] = digest(alone).hex()
+    return json.dumps(digests, sort_keys=True).encode()
+
+
+def differing(created: bytes, config: session_pb2.SessionConfig) -> list[str]:
+    """Names of the fields in which `config` is not what `created` is the fingerprint of."""
+    before: dict[str, str] = json.loads(created)
+    now: dict[str, str] = json.loads(fingerprint(config))
+    names = (field.name for field in session_pb2.SessionConfig.DESCRIPTOR.fields)
+    return [name for name in names if before.get(name) != now.get(name)]
+
+
 def message_key(client_message_id: str) -> str:
     """Key of what was answered to a message: digest of the message, `SendMessageResponse`."""
     return f"message/{client_message_id}"
 
 
 def intent_key(request_id: str) -> str:
-    """Key of an answer that is being delivered: `RespondRequest`."""
+    """Key of an answer that is being delivered. It holds nothing: an answer may be a secret."""
     return f"intent/{request_id}"
 
 
 def resolution_key(request_id: str) -> str:
     """Key of how a request was resolved: digest of the answer, `RespondResponse`."""
     return f"resolution/{request_id}"
+
+
+def turn_key(turn_id: str) -> str:
+    """Key of how a turn ended: `InterruptTurnResponse`."""
+    return f"turn/{turn_id}"
+
+
+def blob_key(blob_id: str) -> str:
+    """Key of what a blob is: `BlobRef`."""
+    return f"blob/{blob_id}"
 
 
 def queue_key(turn_id: str) -> str:

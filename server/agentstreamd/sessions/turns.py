@@ -5,25 +5,32 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from agentstream.v1 import error_pb2, event_pb2, service_pb2, session_pb2
 from agentstreamd.adapters.base import AdapterError, AgentFailed, NotDelivered, Prompt
+from agentstreamd.events.log import EventLog
 from agentstreamd.model import Draft, Kind, event
 from agentstreamd.sessions import stored
-from agentstreamd.sessions.errors import SessionError
+from agentstreamd.sessions.errors import SessionError, draining, log_errors
 from agentstreamd.sessions.keeper import EndedTurn
+from agentstreamd.sessions.keyed_locks import KeyedLocks
 from agentstreamd.sessions.parts import Environment
 from agentstreamd.sessions.prompts import preview, user_item
-from agentstreamd.sessions.recording import Recording
+from agentstreamd.sessions.recording import Recording, interrupt_response
 from agentstreamd.sessions.seat import DriverSeat
 from agentstreamd.sessions.stored import Queued
 
 logger = logging.getLogger(__name__)
 
-REMEMBERED_TURNS = 256
+Result = TypeVar("Result")
 
-Spawn = Callable[[Coroutine[None, None, None], str], None]
-"""Runs work of the session in the background, under a name."""
+
+class Spawn(Protocol):
+    """Runs work of the session in the background, under a name."""
+
+    def __call__(self, work: Coroutine[Any, Any, Result], name: str, /) -> "asyncio.Task[Result]":
+        """Begin `work`."""
 
 
 @dataclass(slots=True)
@@ -50,6 +57,8 @@ class Turns:
     Attributes:
         queue: Messages that wait for the running turn to end.
         interrupting: The turn that is being interrupted; empty when none is.
+        handing_over: The turn whose message the agent does not have yet; empty when it has.
+        sending: Held, by client_message_id, while a message is taken.
         on_last: Told when a turn has ended and no message waits.
     """
 
@@ -64,6 +73,8 @@ class Turns:
         """Run turns on the stream of `recording` with the driver of `seat`."""
         self.queue = queue
         self.interrupting = ""
+        self.handing_over = ""
+        self.sending = KeyedLocks()
         self.on_last: Callable[[], None] = lambda: None
         self._recording = recording
         self._keeper = recording.keeper
@@ -71,17 +82,31 @@ class Turns:
         self._env = environment
         self._spawn = spawn
         self._accepting: dict[str, Accepted] = {}
-        self._ended: dict[str, EndedTurn] = {}
+        self._waiting = False
+        self._stops: dict[str, asyncio.Task[EndedTurn]] = {}
         self._waiters: dict[str, asyncio.Future[EndedTurn]] = {}
 
     def accepted(self, client_message_id: str) -> Accepted | None:
         """A message of this id whose acceptance is on its way into the log."""
         return self._accepting.get(client_message_id)
 
+    def forget_accepted(self, client_message_id: str) -> None:
+        """The log has it by now."""
+        self._accepting.pop(client_message_id, None)
+
     @property
-    def busy(self) -> bool:
-        """A turn is running, or about to."""
-        return bool(self._keeper.turn_id or self.queue)
+    def running(self) -> str:
+        """The turn that runs; empty for none."""
+        return self._keeper.turn_id
+
+    @property
+    def current(self) -> str:
+        """The turn that runs, or is about to; empty for none."""
+        return self._keeper.turn_id or (self.queue[0].shown.turn_id if self.queue else "")
+
+    @property
+    def _name(self) -> str:
+        return f"session {self._recording.session_id}"
 
     async def start_turn(
         self, request: service_pb2.SendMessageRequest, digest: bytes
@@ -131,16 +156,18 @@ class Turns:
         """Put a message into the running turn; returns when the agent has it and it is durable."""
         turn_id = self._keeper.turn_id
         prompt = self._prompt(turn_id, request)
-        async with self._seat.lock:
-            if self._keeper.turn_id != turn_id:
+        async with self._seat.exclusive():
+            if self._keeper.turn_id != turn_id or self._seat.closing:
                 raise turn_not_running(self._recording.session_id, turn_id)
+            # Taken before: what the agent says of the message at once is set off by it, too.
+            sequence = self._keeper.stamper.sequence
             try:
                 await self._seat.driver.steer(prompt)
             except NotDelivered as error:
                 raise turn_not_running(self._recording.session_id, turn_id) from error
         response = service_pb2.SendMessageResponse(
             turn_id=turn_id,
-            sequence=self._keeper.stamper.sequence,
+            sequence=sequence,
             disposition=service_pb2.MESSAGE_DISPOSITION_STEERED,
         )
         self._recording.tick()
@@ -163,39 +190,80 @@ class Turns:
         self._say_queue()
         self._recording.flush(deletes=keys)
 
-    def ended_turn(self, turn_id: str) -> EndedTurn | None:
-        """How a turn ended, if it did lately."""
-        return self._ended.get(turn_id)
-
-    async def interrupt(self) -> EndedTurn:
+    async def interrupt(self) -> service_pb2.InterruptTurnResponse:
         """Stop the running turn; returns when it has ended and that is durable."""
-        turn_id = self._keeper.turn_id
-        self.interrupting = turn_id
-        ended = await self.stop(turn_id)
-        await self._recording.committed(self._recording.flush())
-        return ended
+        ended = await self.stop()
+        await self._recording.sync()
+        return interrupt_response(ended)
 
-    async def stop(self, turn_id: str) -> EndedTurn:
-        """Have the agent stop a running turn; stop the agent if it does not."""
-        waiter = self._waiters.get(turn_id)
-        if waiter is None:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters[turn_id] = waiter
-        grace = self._env.config.interrupt_grace_seconds
+    async def ended_turn(self, turn_id: str, log: EventLog) -> service_pb2.InterruptTurnResponse:
+        """How a turn has ended, once that is durable. Raises TURN_NOT_RUNNING."""
+        session_id = self._recording.session_id
+        await self._recording.sync()
+        with log_errors(session_id):
+            value = await log.get(session_id, stored.turn_key(turn_id)) if turn_id else None
+        if value is None:
+            raise turn_not_running(session_id, turn_id)
+        return service_pb2.InterruptTurnResponse.FromString(value)
+
+    async def stop(self) -> EndedTurn:
+        """Have the agent stop the running turn; stop the agent if it does not.
+
+        All who ask for it while it goes on share one attempt, which goes on without them.
+        """
+        turn_id = self._keeper.turn_id
+        if not turn_id:
+            raise turn_not_running(self._recording.session_id, "")
+        self.interrupting = turn_id
+        stop = self._stops.get(turn_id)
+        if stop is None:
+            stop = self._spawn(self._stop(turn_id), "interrupt")
+            self._stops[turn_id] = stop
+            stop.add_done_callback(lambda _: self._stops.pop(turn_id, None))
         try:
-            async with asyncio.timeout(grace):
-                await self._seat.driver.interrupt()
-                return await asyncio.shield(waiter)
-        except (TimeoutError, AdapterError) as error:
-            logger.info(
-                "session %s: the turn did not stop by itself: %s", self._recording.session_id, error
-            )
-        await self._seat.close()
+            return await asyncio.shield(stop)
+        except asyncio.CancelledError:
+            if stop.cancelled():
+                raise draining() from None
+            raise
+
+    async def _stop(self, turn_id: str) -> EndedTurn:
+        waiter = self._waiter(turn_id)
+        if not (self._waiting and self.handing_over == turn_id):
+            try:
+                async with asyncio.timeout(self._env.config.interrupt_grace_seconds):
+                    await self._seat.driver.interrupt()
+                    return await asyncio.shield(waiter)
+            except (TimeoutError, AdapterError) as error:
+                why = str(error) or "it had its time"
+                logger.info("%s: the turn did not stop by itself: %s", self._name, why)
+            except Exception:
+                logger.exception("%s: the driver failed to interrupt", self._name)
+            try:
+                await self._seat.close()
+            except Exception:
+                logger.exception("%s: the driver failed to close", self._name)
         if self._keeper.turn_id == turn_id:
             self._recording.tick()
             self._keeper.end_turn(event_pb2.TURN_STATUS_INTERRUPTED)
             self._recording.flush()
         return await waiter
+
+    async def stop_late(self, turn_id: str) -> None:
+        """Stop a turn that the agent was told to end, if it has not done so in time."""
+        if self._keeper.turn_id != turn_id:
+            return
+        self.interrupting = turn_id
+        waiter = self._waiter(turn_id)
+        await asyncio.wait([waiter], timeout=self._env.config.interrupt_grace_seconds)
+        if self._keeper.turn_id == turn_id:
+            await self.stop()
+
+    def _waiter(self, turn_id: str) -> "asyncio.Future[EndedTurn]":
+        waiter = self._waiters.get(turn_id)
+        if waiter is None:
+            waiter = self._waiters[turn_id] = asyncio.get_running_loop().create_future()
+        return waiter
 
     def start_queued(self) -> None:
         """Start the next message that waits, if nothing runs."""
@@ -231,25 +299,34 @@ class Turns:
             metadata_json=_message_json(request, prompt),
         )
         ticket = self._recording.flush(puts, deletes)
+        self.handing_over = turn_id
+        self._waiting = True
         self._spawn(self._deliver(prompt, ticket), "deliver")
         return ticket
 
     async def _deliver(self, prompt: Prompt, ticket: int) -> None:
-        # Durable first: an agent must not work on a message that a crash would forget.
-        await self._recording.journal.settled(ticket)
+        turn_id = prompt.turn_id
         try:
-            async with self._seat.lock:
-                if self._keeper.turn_id == prompt.turn_id and not self._seat.closing:
+            # Durable first: an agent must not work on a message that a crash would forget.
+            await self._recording.journal.settled(ticket)
+            async with self._seat.exclusive():
+                if self._keeper.turn_id == turn_id and not self._seat.closing:
+                    self._waiting = False
                     await self._seat.driver.send(prompt)
+        except SessionError:
+            return  # the session is gone
         except AdapterError as error:
-            self.fail_turn(prompt.turn_id, str(error), _code_of(error))
+            self.fail_turn(turn_id, str(error), _code_of(error))
         except Exception:
-            logger.exception("session %s: the driver failed to send", self._recording.session_id)
+            logger.exception("%s: the driver failed to send", self._name)
             self.fail_turn(
                 prompt.turn_id,
                 "the adapter failed; the daemon's log says more",
                 error_pb2.ERROR_CODE_AGENT_INTERNAL,
             )
+        finally:
+            if self.handing_over == turn_id:
+                self.handing_over = ""
 
     def fail_turn(self, turn_id: str, message: str, code: error_pb2.ErrorCode.ValueType) -> None:
         """End a turn as failed (as interrupted, if it was being), if it is still running."""
@@ -268,10 +345,6 @@ class Turns:
 
     def ended(self, turn: EndedTurn) -> None:
         """Take note that a turn has ended; the next message that waits follows."""
-        turns = self._ended
-        turns[turn.turn_id] = turn
-        if len(turns) > REMEMBERED_TURNS:
-            del turns[next(iter(turns))]
         if self.interrupting == turn.turn_id:
             self.interrupting = ""
         waiter = self._waiters.pop(turn.turn_id, None)
