@@ -128,7 +128,7 @@ class Requests:
         resolved = getattr(made, name)
         resolved.request_id = request_id
         resolved.outcome = interaction_pb2.REQUEST_OUTCOME_UNKNOWN
-        resolved.resolved_by = interaction_pb2.RESOLVED_BY_AGENT
+        resolved.resolved_by = interaction_pb2.RESOLVED_BY_UNSPECIFIED
         resolved.reason = "Codex went on; how the request was settled, it does not say."
         return [Draft(kind, made, raw)]
 
