@@ -325,24 +325,37 @@ _FORM_OUTCOMES = {
 
 def _fitting(pending: Pending, answer: Answer) -> Answer:
     """The answer, of the request's own kind: a native rejection may not say what it rejects, and a
-    native acceptance may repeat arguments that nobody has changed.
+    native acceptance may repeat arguments that nobody has changed, or be wider than was offered.
     """
-    if not isinstance(answer, interaction_pb2.PermissionAnswer):
-        return answer
-    if isinstance(pending.request, interaction_pb2.PermissionRequest):
-        if _equal_json(answer.updated_arguments_json, pending.request.arguments_json):
-            answer.ClearField("updated_arguments_json")
-        return answer
-    match pending.kind:
-        case Kind.QUESTION_REQUESTED:
-            rejected = interaction_pb2.RejectedQuestions(
-                message=answer.message, interrupt=answer.interrupt
-            )
+    match pending.request:
+        case interaction_pb2.PermissionRequest() as request:
+            return _permission(request, answer)
+        case interaction_pb2.QuestionRequest():
+            if isinstance(answer, interaction_pb2.QuestionAnswer):
+                return answer
+            rejected = interaction_pb2.RejectedQuestions()
+            if isinstance(answer, interaction_pb2.PermissionAnswer):
+                rejected.message, rejected.interrupt = answer.message, answer.interrupt
             return interaction_pb2.QuestionAnswer(rejected=rejected)
-        case Kind.FORM_REQUESTED:
-            return interaction_pb2.FormAnswer(action=interaction_pb2.FORM_ACTION_CANCEL)
         case _:
-            return answer
+            if isinstance(answer, interaction_pb2.FormAnswer):
+                return answer
+            return interaction_pb2.FormAnswer(action=interaction_pb2.FORM_ACTION_CANCEL)
+
+
+def _permission(request: interaction_pb2.PermissionRequest, answer: Answer) -> Answer:
+    if not isinstance(answer, interaction_pb2.PermissionAnswer):
+        accepted = _outcome(answer) == interaction_pb2.REQUEST_OUTCOME_ACCEPTED
+        return interaction_pb2.PermissionAnswer(
+            decision=interaction_pb2.PERMISSION_DECISION_ACCEPT
+            if accepted
+            else interaction_pb2.PERMISSION_DECISION_REJECT
+        )
+    if _equal_json(answer.updated_arguments_json, request.arguments_json):
+        answer.ClearField("updated_arguments_json")
+    if answer.decision not in request.allowed_decisions:
+        answer.decision = interaction_pb2.PERMISSION_DECISION_ACCEPT
+    return answer
 
 
 def _equal_json(one: str, other: str) -> bool:

@@ -2,13 +2,21 @@ import pytest
 
 from tools.transcripts import Process, scenarios
 
+SPOILED = ("claude",)
+"""Agents whose messages are spoiled, to show that no oddity of theirs breaks a law. Not the mock
+agent: what it says is taken as it is, so that tests of clients can break a law if they want to.
+"""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that takes a `process` once for each recorded process of an agent."""
+    processes = [process for scenario in scenarios() for process in scenario.processes]
     if "process" in metafunc.fixturenames:
-        processes = [process for scenario in scenarios() for process in scenario.processes]
-        metafunc.parametrize("process", processes, ids=[_id(process) for process in processes])
+        _parametrize(metafunc, "process", processes)
+    if "spoiled_process" in metafunc.fixturenames:
+        spoiled = [process for process in processes if process.scenario.agent in SPOILED]
+        _parametrize(metafunc, "spoiled_process", spoiled)
 
 
-def _id(process: Process) -> str:
-    return process.id
+def _parametrize(metafunc: pytest.Metafunc, name: str, processes: list[Process]) -> None:
+    metafunc.parametrize(name, processes, ids=[process.id for process in processes])

@@ -1,8 +1,11 @@
 """Recorded transcripts of agents, replayed: what they become, and that every law holds."""
 
+import json
+import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +27,9 @@ from tools.transcripts import (
 
 MAX_CUTS = 40
 """A transcript is cut after each line, or after so many of them."""
+
+MUTATIONS = 6
+"""In each transcript, so many messages are spoiled, one at a time."""
 
 _DROPPED_BY_KEEPER = frozenset(
     {
@@ -75,6 +81,21 @@ def test_the_laws_hold_where_the_transcript_begins_in_the_middle(process: Proces
         events = process.replay(lines=lines, with_client=number % 2 == 0)
         broken = check(events, complete=True, raw=False)
         assert broken == [], f"begun after {len(cut)} lines"
+
+
+@pytest.mark.parametrize("seed", range(MUTATIONS))
+def test_the_laws_hold_when_a_message_says_something_odd(
+    spoiled_process: Process, seed: int
+) -> None:
+    process = spoiled_process
+    # Not hash(): that of a text differs from one run to the next.
+    chance = random.Random(f"{process.id} {seed}")
+    lines = list(process.lines)
+    number = chance.randrange(len(lines))
+    message = _odd(lines[number], chance)
+    lines[number] = message
+    events = process.replay(lines=lines, with_client=bool(seed % 2))
+    assert check(events, complete=True, raw=False) == [], f"line {number + 1}: {message!r}"
 
 
 def test_a_line_that_breaks_off_is_unparsed(process: Process) -> None:
@@ -198,6 +219,34 @@ def _cuts(lines: list[Line]) -> Iterator[list[Line]]:
     cuts = min(len(lines), MAX_CUTS)
     for number in range(cuts):
         yield lines[: number * len(lines) // cuts]
+
+
+def _odd(line: Line, chance: random.Random) -> bytes:
+    """The message with one member, anywhere in it, emptied, left out or of another type."""
+    try:
+        message = json.loads(_bytes(line))
+    except ValueError:
+        return _bytes(line)
+    places = list(_places(message))
+    if places:
+        holder, key = chance.choice(places)
+        odd = chance.choice([None, "", 0, -1, True, [], {}, [None], "odd", 1e30, _LEFT_OUT])
+        if odd is not _LEFT_OUT:
+            holder[key] = odd
+        else:
+            del holder[key]
+    return json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+_LEFT_OUT = object()
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    keys = value.keys() if isinstance(value, dict) else range(len(value))
+    for key in keys:
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from _places(value[key])
 
 
 def _count_unparsed(events: Sequence[event_pb2.Event]) -> int:

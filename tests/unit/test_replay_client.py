@@ -122,3 +122,16 @@ def test_changed_arguments_are_said_and_repeated_ones_are_not() -> None:
         decision=interaction_pb2.PERMISSION_DECISION_ACCEPT
     )
     assert changed.updated_arguments_json == '{"command":"ls -l"}'
+
+
+def test_an_acceptance_wider_than_was_offered_is_an_acceptance() -> None:
+    rule = {"type": "addRules", "rules": [], "behavior": "allow", "destination": "session"}
+    allowed = {"behavior": "allow", "updatedInput": {}, "updatedPermissions": [rule]}
+    native = [init(), can_use_tool("r1", "Read", {}, tool_use_id="t1"), tool_result("t1"), result()]
+
+    (resolved,) = (
+        event.permission_resolved
+        for event in replayed(native, [user("go"), answer("r1", allowed)])
+        if event.HasField("permission_resolved")
+    )
+    assert resolved.outcome == interaction_pb2.REQUEST_OUTCOME_ACCEPTED

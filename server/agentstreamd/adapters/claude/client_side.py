@@ -121,7 +121,7 @@ def _part(block: JsonObject) -> service_pb2.InputPart | None:
     match block.get("type"):
         case "text" if text_in(block, "text"):
             part.text = text_in(block, "text")
-        case "image" if source:
+        case "image" if data and text_in(source, "media_type"):
             part.image.media_type = text_in(source, "media_type")
             part.image.data = data
         case "document" if source:

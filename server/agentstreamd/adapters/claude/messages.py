@@ -19,6 +19,7 @@ from agentstreamd.adapters.claude.threads import (
     NO_DELTAS,
     REASONING,
     TEXT,
+    UNNAMED,
     MessageState,
     Part,
     StreamedCall,
@@ -371,7 +372,7 @@ class Messages:
     def _call_head(self, state: MessageState, tool_use_id: str, name: str) -> item_pb2.Item:
         return tool_call_item(
             call_item_id(tool_use_id),
-            name=name,
+            name=name or UNNAMED,
             arguments_json="",
             call_id=tool_use_id,
             parent_id=state.item_id,

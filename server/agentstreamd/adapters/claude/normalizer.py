@@ -167,6 +167,8 @@ class ClaudeNormalizer(Normalizer):
         raw = (message,)
         thread = line.parent_tool_use_id or ""
         results = [b for b in native.blocks(line.message.content) if b.type == "tool_result"]
+        if results and not all(block.tool_use_id for block in results):
+            return self._tools.unknown("tool_result", message)
         if results:
             drafts: list[Draft] = []
             self._messages.note_answer(thread)
@@ -248,7 +250,7 @@ class ClaudeNormalizer(Normalizer):
         if isinstance(servers := said.get("mcp_servers"), list):
             updated.mcp_servers.SetInParent()
             for server in servers:
-                if isinstance(server, dict):
+                if isinstance(server, dict) and text_in(server, "name"):
                     updated.mcp_servers.servers.add(
                         name=text_in(server, "name"),
                         status=text_in(server, "status"),

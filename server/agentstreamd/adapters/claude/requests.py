@@ -185,7 +185,7 @@ class Requests:
 
 
 def questions_of(arguments: Mapping[str, Any]) -> list[interaction_pb2.Question]:
-    """The questions of an AskUserQuestion call; empty where they cannot be read.
+    """The questions of an AskUserQuestion call; empty where one of them cannot be read.
 
     A question's id is its number, from 1.
     """
@@ -202,15 +202,17 @@ def questions_of(arguments: Mapping[str, Any]) -> list[interaction_pb2.Question]
             free_text=True,
         )
         options = native.get("options")
+        labels: set[str] = {""}
         for option in options if isinstance(options, list) else ():
-            if isinstance(option, dict):
+            if isinstance(option, dict) and (label := _text(option, "label")) not in labels:
+                labels.add(label)
                 question.options.add(
-                    label=_text(option, "label"),
+                    label=label,
                     description=_text(option, "description"),
                     preview=_text(option, "preview"),
                 )
         made.append(question)
-    return made
+    return made if all(question.text for question in made) else []
 
 
 def answers_of(arguments: Mapping[str, Any]) -> interaction_pb2.QuestionAnswer | None:
@@ -232,7 +234,8 @@ def answers_of(arguments: Mapping[str, Any]) -> interaction_pb2.QuestionAnswer |
         pieces = [said] if isinstance(said, str) else said if isinstance(said, list) else []
         if question.multi_select and isinstance(said, str) and said not in labels:
             pieces = said.split(", ")
-        own = [str(piece) for piece in pieces if piece not in labels]
+        pieces = [str(piece) for piece in pieces]
+        own = [piece for piece in pieces if piece not in labels]
         single.labels.extend(piece for piece in pieces if piece in labels)
         single.text = ", ".join(own) or ("" if single.labels else response)
     return made

@@ -10,6 +10,9 @@ TEXT = event_pb2.DELTA_KIND_TEXT
 REASONING = event_pb2.DELTA_KIND_REASONING
 NO_DELTAS = event_pb2.DELTA_KIND_UNSPECIFIED
 
+UNNAMED = "unnamed"
+"""The name of a tool that the model calls without one."""
+
 
 def message_item_id(native_id: str) -> str:
     """The item id of a message of the model."""

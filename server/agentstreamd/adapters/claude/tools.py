@@ -167,9 +167,10 @@ def _image(source: object) -> item_pb2.ContentPart | None:
     if not isinstance(media_type, str) or not isinstance(data, str):
         return None
     try:
-        return image_part(media_type, base64.b64decode(data, validate=True))
+        decoded = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return None
+    return image_part(media_type, decoded) if media_type and decoded else None
 
 
 def _nth(content: Raw, position: int, block: object) -> str:

@@ -128,3 +128,11 @@ def test_a_prompt_that_was_withdrawn_was_never_taken_up() -> None:
 def test_an_acceptance_has_the_arguments_that_were_accepted() -> None:
     assert json.loads(permission(allow()).updated_arguments_json) == {"command": "ls"}
     assert not permission(answer("r1", {"behavior": "allow"})).HasField("updated_arguments_json")
+
+
+def test_answers_of_odd_types_are_taken_as_text() -> None:
+    questions: Json = {"questions": [COLOR], "answers": {COLOR["question"]: ["Red", ["x"], 7]}}
+    (action,) = client_actions([answer("r1", {"behavior": "allow", "updatedInput": questions})])
+    assert isinstance(action.answer, interaction_pb2.QuestionAnswer)
+    (single,) = action.answer.answered.answers
+    assert (list(single.labels), single.text) == (["Red"], "['x'], 7")

@@ -335,3 +335,16 @@ def test_a_request_that_got_no_proper_answer_is_cancelled() -> None:
     (request,) = resolved(drafts)
     assert request.outcome == interaction_pb2.REQUEST_OUTCOME_CANCELLED
     assert request.resolved_by == interaction_pb2.RESOLVED_BY_AGENT
+
+
+def test_questions_that_cannot_be_shown_are_asked_as_a_permission() -> None:
+    permission = asked("AskUserQuestion", {"questions": [COLOR, {**TOPPINGS, "question": ""}]})
+    assert permission.tool_name == "AskUserQuestion"
+
+
+def test_options_that_cannot_be_told_apart_are_one() -> None:
+    options = [{"label": "Red"}, {"label": ""}, {"label": "Red"}, {"description": "none"}]
+    native = can_use_tool("r1", "AskUserQuestion", {"questions": [{**COLOR, "options": options}]})
+    (event,) = events(feed(native), Kind.QUESTION_REQUESTED)
+    (question,) = event.question_requested.questions
+    assert [option.label for option in question.options] == ["Red"]

@@ -11,6 +11,7 @@ from agentstreamd.model import Draft
 from tests.unit.adapters.claude.claude_lines import (
     Json,
     assistant,
+    completed,
     feed,
     statuses,
     text_block,
@@ -298,3 +299,13 @@ def test_a_rejected_call_is_not_said_twice() -> None:
 
     (part,) = the_item(drafts, "result:t1").content
     assert part.tool_result.output == REJECTED_OUTPUT
+
+
+def test_a_call_without_a_name_has_a_made_up_one() -> None:
+    drafts = feed(assistant("m1", {"type": "tool_use", "id": "t1", "input": {}}))
+    assert the_item(drafts, "call:t1").content[0].tool_call.name == "unnamed"
+
+
+def test_a_result_of_no_call_is_not_known() -> None:
+    (item,) = completed(feed(tool_result("")))
+    assert item.kind == item_pb2.ITEM_KIND_UNKNOWN
