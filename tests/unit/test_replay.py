@@ -383,3 +383,15 @@ def test_whatever_an_agent_writes_the_laws_hold(
 ) -> None:
     lines: list[Line] = [json.dumps(one).encode() for one in natives]
     replayed(lines, [PROMPT] if has_client else None, raw=raw)
+
+
+async def test_output_that_was_taken_back_names_what_supersedes_it() -> None:
+    recording = await Recording().play("retract Wrong => Right")
+    wrong, right = (
+        event.item_completed.item
+        for event in of_kind(replayed(recording.lines, recording.client), "item_completed")
+        if event.item_completed.item.role == item_pb2.ITEM_ROLE_ASSISTANT
+    )
+    assert wrong.status == item_pb2.ITEM_STATUS_FAILED
+    assert wrong.superseded_by == right.item_id
+    assert [part.text.text for part in right.content] == ["Right"]

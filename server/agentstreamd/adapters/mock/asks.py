@@ -67,7 +67,7 @@ def _action(directive: Directive, argument: str) -> _Action:
             arguments = json.dumps({"command": subject})
             fields: Json = {"command": subject, "cwd": more}
             return _Action("COMMAND", "Bash", arguments, fields, f"ran {subject}")
-        case "file_change":
+        case "file_change" if subject:
             diff = edit_diff("old", "new")
             file = file_part(subject, "patch", diff=diff)
             arguments = json.dumps({"path": subject, "old": "old", "new": "new"})
@@ -85,7 +85,7 @@ def _action(directive: Directive, argument: str) -> _Action:
         case "grant":
             return _Action("GRANT", "", json.dumps({"grant": subject}), done=f"may use {subject}")
     raise directive.wrong(
-        "ask permission takes command, file_change, tool, mcp_tool, network, plan or grant"
+        "ask permission takes command, file_change PATH, tool, mcp_tool, network, plan or grant"
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from agentstreamd.adapters.mock import asks
@@ -26,6 +27,8 @@ from agentstreamd.adapters.mock.stage import (
     pieces_of,
     text_part,
 )
+
+_LABEL = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 
 # Directives that leave an open message open: deltas go on in it, and faults strike in its middle.
 _KEEP_MESSAGE_OPEN = frozenset(
@@ -192,15 +195,16 @@ class Interpreter:
         stage = self._stage
         taken_back = stage.item("message", "MESSAGE", "ASSISTANT")
         successor = stage.item("message", "MESSAGE", "ASSISTANT")
-        for item, text, superseded_by in (
-            (taken_back, text_of(first.strip()), successor["item_id"]),
-            (successor, text_of(second.strip()), ""),
-        ):
-            stage.started(item)
-            await stage.deltas(item["item_id"], 0, "text", pieces_of(text))
-            stage.completed(
-                item, text_part(text), failed=bool(superseded_by), superseded_by=superseded_by
-            )
+        wrong, right = text_of(first.strip()), text_of(second.strip())
+        stage.started(taken_back)
+        await stage.deltas(taken_back["item_id"], 0, "text", pieces_of(wrong))
+        # First started, then named: an item that nobody has seen supersedes nothing.
+        stage.started(successor)
+        stage.completed(
+            taken_back, text_part(wrong), failed=True, superseded_by=successor["item_id"]
+        )
+        await stage.deltas(successor["item_id"], 0, "text", pieces_of(right))
+        stage.completed(successor, text_part(right))
 
     async def _do_lone_surrogate(self, directive: Directive) -> None:
         item = self._stage.item("message", "MESSAGE", "ASSISTANT")
@@ -263,6 +267,8 @@ class Interpreter:
         if rest.startswith("key="):
             key, _, rest = rest.removeprefix("key=").partition(" ")
         label, _, detail = rest.partition(" ")
+        if not _LABEL.fullmatch(label):
+            raise directive.wrong("the label of a status is lower_snake_case")
         self._status({"label": label, "detail": text_of(detail), "key": key})
 
     async def _do_todo(self, directive: Directive) -> None:

@@ -58,6 +58,15 @@ DIRECTIVES = BLOCKS | {
     "write",
 }
 
+_NEEDS = {
+    "call": "the name of a tool",
+    "mcp": "the name of a server",
+    "status": "a label",
+    "tool": "the name of a tool",
+    **dict.fromkeys(("delete", "edit", "move", "read", "write"), "a path"),
+}
+"""What directives can't do without: events would lack what the contract demands."""
+
 _SIZE = re.compile(r"(\d+)\s*(B|KB|MB)?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)", re.IGNORECASE)
 _UNITS = {"B": 1, "KB": 1024, "MB": 1024 * 1024}
@@ -130,6 +139,8 @@ def _parse_line(number: int, line: str) -> Directive:
     rest = rest.strip()
     if name not in DIRECTIVES:
         raise ScriptError(f"line {number}: there is no directive {name!r}")
+    if name in _NEEDS and not quoted(rest)[0]:
+        raise ScriptError(f"line {number}: {name} needs {_NEEDS[name]}")
     if name not in _ARGUMENT_WORDS:
         return Directive(number, name, rest)
     words = _ARGUMENT_WORDS[name]

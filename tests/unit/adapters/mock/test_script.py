@@ -64,6 +64,8 @@ def test_some_blocks_fit_on_one_line() -> None:
         ("say hi\nend", "line 2: there is nothing to end"),
         ("\nmessage\nsay hi", "line 2: message has no end"),
         ("repeat", "line 1: repeat needs an argument"),
+        ("say hi\ntool", "line 2: tool needs the name of a tool"),
+        ('write ""', "line 1: write needs a path"),
     ],
 )
 def test_an_error_of_a_script_names_its_line(script: str, sentence: str) -> None:
