@@ -41,6 +41,7 @@ from tools.agents.install import install
 
 _SESSION = "demo"
 _PACE_SECONDS = 0.03
+_COMPLETED = "a completed turn"
 _THINKING_SECONDS = 0.8
 """How long the demonstration seems to think before it answers, for people to see it."""
 
@@ -232,11 +233,12 @@ def _verdict(
     violations = check(events, complete=True, raw=False)
     differs = same != wanted or len(resumed) != wanted
     # A real model does as it likes: what it left out does not prove anything wrong.
-    failed = differs or bool(violations) or (bool(missing) and not live)
+    needed = [what for what in missing if what == _COMPLETED or not live]
+    failed = differs or bool(violations) or bool(needed)
     for violation in violations:
         console.print(Text(f"demo: {violation}", "red"))
     if missing:
-        console.print(Text(f"demo: not seen: {', '.join(missing)}", "yellow" if live else "red"))
+        console.print(Text(f"demo: not seen: {', '.join(missing)}", "red" if needed else "yellow"))
     console.print()
     words = (
         f"demo: {len(events)} events; read again after {middle}: {same} of {wanted} the same; "
@@ -262,7 +264,7 @@ def _parts(events: Sequence[event_pb2.Event]) -> dict[str, bool]:
             event.question_resolved.outcome == accepted for event in events
         ),
         "a diff": any(part.file_ref.diff for item in items for part in item.content),
-        "a completed turn": any(
+        _COMPLETED: any(
             event.turn_ended.status == event_pb2.TURN_STATUS_COMPLETED for event in events
         ),
     }

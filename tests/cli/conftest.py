@@ -12,8 +12,12 @@ from typing import Any
 import pexpect
 import pytest
 
+from agentstream.v1 import event_pb2
 from tests.support.daemon import Daemon, daemon
 
+PAYLOADS = {
+    field.json_name for field in event_pb2.Event.DESCRIPTOR.oneofs_by_name["payload"].fields
+}
 AGENTSTREAM = (sys.executable, "-m", "agentstream.cli.main")
 
 
@@ -32,11 +36,7 @@ class Done:
     @property
     def kinds(self) -> list[str]:
         """The payloads of the events it wrote."""
-        known = {"Started", "Ended", "Delta", "Completed", "Requested", "Resolved", "Updated"}
-        return [
-            next(key for key in event if key == "error" or any(key.endswith(k) for k in known))
-            for event in self.json
-        ]
+        return [next(key for key in event if key in PAYLOADS) for event in self.json]
 
 
 class Cli:

@@ -176,7 +176,8 @@ def resolution(
     text = Text.assemble((f"{'✓' if good else '✗'} {words}", style))
     if said := _answer(resolved):
         text.append(f": {said}")
-    text.append(f"  by {by}", "dim")
+    if resolved.resolved_by:
+        text.append(f"  by {by}", "dim")
     if resolved.reason:
         text.append(f" ({one_line(resolved.reason)})", "dim")
     return text
