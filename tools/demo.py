@@ -236,15 +236,18 @@ def _verdict(
     needed = [what for what in missing if what == _COMPLETED or not live]
     failed = differs or bool(violations) or bool(needed)
     for violation in violations:
-        console.print(Text(f"demo: {violation}", "red"))
+        console.print(Text(f"demo: {violation}", "red"), soft_wrap=True)
     if missing:
-        console.print(Text(f"demo: not seen: {', '.join(missing)}", "red" if needed else "yellow"))
+        console.print(
+            Text(f"demo: not seen: {', '.join(missing)}", "red" if needed else "yellow"),
+            soft_wrap=True,
+        )
     console.print()
     words = (
         f"demo: {len(events)} events; read again after {middle}: {same} of {wanted} the same; "
         f"{len(violations)} laws broken"
     )
-    console.print(Text(words, "bold red" if failed else "bold green"))
+    console.print(Text(words, "bold red" if failed else "bold green"), soft_wrap=True)
     return 1 if failed else 0
 
 

@@ -43,7 +43,7 @@ async def test_the_demo_shows_a_session_and_proves_that_its_stream_can_be_resume
 async def test_an_agent_that_is_not_known_is_wrong_usage() -> None:
     code, out = await run("nobody")
     assert code == 2
-    assert "there are: claude, mock" in out
+    assert "demo: no agent 'nobody'; there are: claude, " in out
 
 
 @pytest.mark.parametrize(
