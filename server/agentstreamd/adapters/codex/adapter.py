@@ -18,7 +18,7 @@ from agentstreamd.adapters.base import (
     HostContext,
     Normalizer,
 )
-from agentstreamd.adapters.codex import client_side, launch
+from agentstreamd.adapters.codex import client_side, ignored, launch
 from agentstreamd.adapters.codex.driver import CodexDriver
 from agentstreamd.adapters.codex.launch import ServerSpec
 from agentstreamd.adapters.codex.limits import Limits
@@ -101,6 +101,10 @@ class CodexAdapter(Adapter):
             lambda: self._spec(context.environment, dict(context.config.env)),
             self._limits,
         )
+
+    def ignored(self, message: bytes) -> str:
+        """See `Adapter.ignored`."""
+        return ignored.ignored(message)
 
     def client_actions(self, messages: Sequence[bytes]) -> list[ClientAction]:
         """See `Adapter.client_actions`."""

@@ -196,12 +196,13 @@ class CodexNormalizer(Normalizer):
 
     def _on_response(self, message: Message) -> list[Draft]:
         """An answer to a request of the client; only those that name threads and turns matter."""
+        if not message.id:
+            # Neither a message nor an answer to one.
+            return self._status.unknown("message", message, Place(self.threads.root, is_root=True))
         result = message.result
         self.turns.on_response(message.id, result)
         thread = as_object(result.get("thread"))
         thread_id = text_in(thread, "id")
-        if message.failed and not message.id:
-            return self._status.unknown("response", message, Place(self.threads.root, is_root=True))
         if not thread_id:
             return []
         if not self.threads.root:

@@ -175,7 +175,7 @@ class AppServer:
             for attachment in self.attachments:
                 attachment.put_unreadable(line, str(error), len(line))
             return
-        if message.is_response:
+        if message.is_response and message.id:
             self.rpc.on_message(message)
         elif thread_id := message.thread_id:
             await self._route(thread_id, message)
