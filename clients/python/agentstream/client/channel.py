@@ -21,6 +21,10 @@ def channel_options(address: str, more: Options = ()) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
         ("grpc.max_send_message_length", MAX_RECEIVE_BYTES),
+        # A peer that vanished without a word (sleep, a lost route) must not look like a quiet
+        # session. The daemon allows pings at this pace.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
         # gRPC's own pace of up to two minutes would keep a restarted daemon waiting for its
         # clients.
         ("grpc.initial_reconnect_backoff_ms", 100),

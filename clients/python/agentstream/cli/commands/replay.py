@@ -41,8 +41,10 @@ async def run(arguments: argparse.Namespace, context: Context) -> int:
     """Run the command."""
     # Only here: clients can be installed where the daemon's code is not wanted in memory.
     from agentstreamd.laws import LawChecker
-    from agentstreamd.replay import read_lines, replay
+    from agentstreamd.replay import numbered_lines, read_lines, replay
 
+    if arguments.file == arguments.client == "-":
+        raise usage_error("Standard input can't be both the transcript and the client's side.")
     adapter = _adapter(arguments.agent)
     client_lines = None
     if arguments.client is not None:
@@ -53,7 +55,7 @@ async def run(arguments: argparse.Namespace, context: Context) -> int:
     display = Display(context, raw=arguments.include_raw) if arguments.pretty else None
     told = 0
     with _open(arguments.file) as file:
-        counted = _Counted(read_lines(file))
+        counted = _Counted(numbered_lines(file))
         events = replay(
             adapter,
             counted,
@@ -68,27 +70,26 @@ async def run(arguments: argparse.Namespace, context: Context) -> int:
                 sys.stdout.write(json_line(event) + "\n")
             if arguments.check:
                 checker.feed(event)
-                told = _tell(checker, told, counted.count, context)
+                told = _tell(checker, told, counted.number, context)
     if display is not None:
         display.finish()
     sys.stdout.flush()
     if arguments.check:
         checker.finish(complete=True)
-        _tell(checker, told, counted.count, context)
+        _tell(checker, told, counted.number, context)
         return FAILED if checker.violations else OK
     return OK
 
 
 class _Counted(Iterator[T]):
-    """Counts what was taken."""
+    """Remembers the number of what was taken last; 0 at first."""
 
-    def __init__(self, items: Iterable[T]) -> None:
+    def __init__(self, items: Iterable[tuple[int, T]]) -> None:
         self._items = iter(items)
-        self.count = 0
+        self.number = 0
 
     def __next__(self) -> T:
-        item = next(self._items)
-        self.count += 1
+        self.number, item = next(self._items)
         return item
 
 
