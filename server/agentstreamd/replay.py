@@ -44,7 +44,16 @@ def fixed_clock(sequence: int) -> int:
 
 def read_lines(file: BinaryIO) -> Iterator[Line]:
     r"""The lines of a transcript, split at `\n` bytes only; empty ones are left out."""
-    framer = LineFramer(skip_empty=True)
+    return (line for _, line in numbered_lines(file))
+
+
+def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, Line]]:
+    """The same, each with its number in the file, from 1 on."""
+    return ((number, line) for number, line in enumerate(_all_lines(file), 1) if line != b"")
+
+
+def _all_lines(file: BinaryIO) -> Iterator[Line]:
+    framer = LineFramer()
     while chunk := file.read(_READ_BYTES):
         yield from framer.feed(chunk)
     yield from framer.finish()

@@ -33,9 +33,14 @@ RESULT = {"type": "result", "subtype": "success", "session_id": "native-1", "is_
 TRANSCRIPT = "".join(json.dumps(line) + "\n" for line in (INIT, ASSISTANT, RESULT))
 
 
-async def replay(*arguments: str, stdin: str = "", program: tuple[str, ...] = AGENTSTREAM) -> Done:
+async def replay(
+    *arguments: str,
+    stdin: str = "",
+    program: tuple[str, ...] = AGENTSTREAM,
+    agent: str = "claude",
+) -> Done:
     process = await asyncio.create_subprocess_exec(
-        *(*program, "replay", "--agent", "claude", *arguments),
+        *(*program, "replay", "--agent", agent, *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -102,12 +107,24 @@ async def test_a_broken_law_is_named_with_its_line_and_sequence(tmp_path: Path) 
     assert f"agentstream: line 2: law 1, sequence {delta['sequence']}: " in done.err
 
 
+async def test_blank_lines_count_as_lines() -> None:
+    # What the mock agent says of an item is taken as it is: a call without a name breaks a law.
+    call = {"item_id": "c", "kind": "ITEM_KIND_TOOL_CALL", "role": "ITEM_ROLE_ASSISTANT"}
+    item = {**call, "content": [{"tool_call": {"call_id": "c"}}]}
+    started = json.dumps({"type": "item_started", "item": item})
+    done = await replay("--check", "-", stdin=f"\n\r\n{started}\n", agent="mock")
+    assert done.code == 1
+    assert "line 3: form" in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
         (["--agent", "nobody", "-"], 5, "There is no agent 'nobody'"),
         (["/no/such/file"], 2, "/no/such/file can't be read: No such file or directory."),
         (["--client", "/no/such/file", "-"], 2, "/no/such/file can't be read"),
+        (["--client", "-", "-"], 2, "Standard input can't be both"),
+        (["/"], 2, "/ can't be read: Is a directory."),
     ],
 )
 async def test_what_cannot_be_replayed(arguments: list[str], code: int, sentence: str) -> None:
