@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 
 from tools.transcripts import Process, scenarios
@@ -10,12 +12,17 @@ agent: what it says is taken as it is, so that tests of clients can break a law 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that takes a `process` once for each recorded process of an agent."""
-    processes = [process for scenario in scenarios() for process in scenario.processes]
+    processes = _processes()
     if "process" in metafunc.fixturenames:
         _parametrize(metafunc, "process", processes)
     if "spoiled_process" in metafunc.fixturenames:
         spoiled = [process for process in processes if process.scenario.agent in SPOILED]
         _parametrize(metafunc, "spoiled_process", spoiled)
+
+
+@functools.cache
+def _processes() -> list[Process]:
+    return [process for scenario in scenarios() for process in scenario.processes]
 
 
 def _parametrize(metafunc: pytest.Metafunc, name: str, processes: list[Process]) -> None:

@@ -242,11 +242,11 @@ _LEFT_OUT = object()
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    keys = value.keys() if isinstance(value, dict) else range(len(value))
-    for key in keys:
+    if not isinstance(value, dict | list):
+        return
+    for key in value if isinstance(value, dict) else range(len(value)):
         yield value, key
-        if isinstance(value[key], dict | list):
-            yield from _places(value[key])
+        yield from _places(value[key])
 
 
 def _count_unparsed(events: Sequence[event_pb2.Event]) -> int:
