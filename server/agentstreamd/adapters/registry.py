@@ -25,6 +25,7 @@ AdapterFactory = Callable[[], Adapter]
 BUILT_IN: Mapping[str, str] = {
     "claude": "agentstreamd.adapters.claude.adapter:ClaudeAdapter",
     "codex": "agentstreamd.adapters.codex.adapter:CodexAdapter",
+    "opencode": "agentstreamd.adapters.opencode.adapter:OpenCodeAdapter",
     "mock": "agentstreamd.adapters.mock.adapter:MockAdapter",
 }
 """Name of the agent to where its adapter is; imported only when it is used."""

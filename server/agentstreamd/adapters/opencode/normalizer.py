@@ -1,0 +1,429 @@
+"""The normalizer: OpenCode's events to drafts. Pure.
+
+It takes the events of one client's session: those of its native session and of the sub-agents'
+sessions below it, as `/event` or `/global/event` sends them; those of others are passed over. The
+driver adds what it fetched itself in the same shape, and these:
+
+- `agentstream.reconnected`: the event stream broke and is back; events may be missing;
+- `agentstream.gone {requestID}`: a request is no longer pending on the server;
+- `agentstream.settled {turn}`: the server says that the session is idle, and its messages were
+  fetched: this turn is over;
+- `agentstream.failed {message, code}`: the driver stops the turn for this reason.
+
+The mapping, row by row, is in docs/mapping-opencode.md.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+
+from agentstream.v1 import error_pb2, event_pb2
+from agentstreamd.adapters.base import Normalizer
+from agentstreamd.adapters.opencode import client_side
+from agentstreamd.adapters.opencode.messages import Messages
+from agentstreamd.adapters.opencode.native import (
+    Event,
+    JsonObject,
+    Unreadable,
+    decode,
+    dict_in,
+    number_in,
+    text_in,
+)
+from agentstreamd.adapters.opencode.requests import Ask, Grant, Requests
+from agentstreamd.adapters.opencode.status import StatusLines
+from agentstreamd.adapters.opencode.threads import Message, Thread
+from agentstreamd.adapters.opencode.tools import Tools
+from agentstreamd.adapters.opencode.turns import Guards, Turns
+from agentstreamd.model import Draft, Kind, event, unparsed
+
+WAITING_EVENTS = 1024
+"""Events of a sub-agent that wait until it is known which call runs it, at most."""
+
+_DEFAULT_TITLE = re.compile(r"(New|Child) session - \d{4}-\d\d-\d\dT")
+
+
+class OpenCodeNormalizer(Normalizer):
+    """Normalizes the events of one session.
+
+    Attributes:
+        turns: The turns, for the driver to look at.
+        requests: The requests, for the driver to look at.
+    """
+
+    def __init__(
+        self,
+        *,
+        session_id: str = "",
+        mcp_servers: Iterable[str] = (),
+        grants: Iterable[Grant] = (),
+        guards: Guards | None = None,
+    ) -> None:
+        """Normalize the native session `session_id`; by default the first one that comes."""
+        self.turns = Turns(guards or Guards())
+        self._tools = Tools()
+        self.requests = Requests(self._tools, frozenset(mcp_servers))
+        self.requests.granted.update(grants)
+        self._messages = Messages()
+        self._status = StatusLines(self._next_id)
+        self._threads: dict[str, Thread] = {}
+        self._root = session_id
+        self._waiting: dict[str, list[Event]] = {}
+        self._foreign: set[str] = set()
+        self._ours: set[str] = set()
+        self._unnamed_prompts = 0
+        self._count = 0
+        self._handlers: dict[str, Callable[[Thread, Event], list[Draft]]] = {
+            "message.part.delta": self._on_delta,
+            "message.part.updated": self._on_part,
+            "message.updated": self._on_message,
+            "message.removed": self._status.on_removed,
+            "message.part.removed": self._status.on_removed,
+            "session.created": self._on_session,
+            "session.updated": self._on_session,
+            "session.deleted": self._on_deleted,
+            "session.status": self._on_status,
+            "session.idle": self._on_idle,
+            "session.error": self._on_error,
+            "session.compacted": self._status.on_compacted,
+            "todo.updated": self._status.on_todo,
+            "permission.asked": self.requests.on_permission,
+            "permission.replied": lambda _, said: self.requests.on_permission_reply(said),
+            "question.asked": self.requests.on_question,
+            "question.replied": lambda _, said: self.requests.on_question_reply(said),
+            "question.rejected": lambda _, said: self.requests.on_question_reply(said),
+        }
+
+    @property
+    def session_id(self) -> str:
+        """The native session; empty until it is known."""
+        return self._root
+
+    @property
+    def children(self) -> list[str]:
+        """The native sessions of sub-agents."""
+        return [name for name in self._threads if name != self._root] + list(self._waiting)
+
+    # The interface
+
+    def feed(self, message: bytes) -> list[Draft]:
+        """Take one event."""
+        try:
+            said = decode(message)
+        except Unreadable as error:
+            return [unparsed(message, str(error))]
+        if said.type.startswith("agentstream."):
+            return self._on_own(said)
+        if said.is_noise:
+            return []
+        session_id = said.session_id
+        if session_id in self._foreign:
+            return []
+        if not session_id:
+            return (
+                self._on_error(self._thread(""), said)
+                if said.type == "session.error"
+                else (self._status.unknown(said))
+            )
+        thread = self._find(session_id, said)
+        if thread is None:
+            if said.is_session and not text_in(dict_in(said.properties, "info"), "parentID"):
+                self._foreign.add(session_id)
+                self._waiting.pop(session_id, None)
+                return []
+            waiting = self._waiting.setdefault(session_id, [])
+            if len(waiting) < WAITING_EVENTS:
+                waiting.append(said)
+                return []
+            return self._admit(session_id, "")
+        return self._handle(thread, said)
+
+    def sent(self, message: bytes) -> list[Draft]:
+        """Take one request that is made to the server: `{method, path, body}` as JSON."""
+        request = client_side.decode(message)
+        if request is None:
+            return []
+        if request.action == "prompt":
+            native_id = text_in(request.body, "messageID")
+            self._ours.add(native_id)
+            self._unnamed_prompts += not native_id
+            self.turns.prompted(native_id)
+        elif request.action == "abort":
+            self.turns.aborting()
+        elif request.request_id in self.requests.pending:
+            self.requests.pending[request.request_id].answered = True
+        return []
+
+    def finish(self) -> list[Draft]:
+        """Say what was held back; whatever runs or waits on the server is gone."""
+        drafts = self.requests.release() + self._messages.close_user()
+        for session_id in list(self._waiting):
+            drafts += self._admit(session_id, "")
+        self.turns.open = False
+        self.requests.forget()
+        self._messages.lost_connection(list(self._threads.values()))
+        return drafts
+
+    # For the driver
+
+    def not_sent(self, *, request_id: str = "") -> None:
+        """What was `sent` last did not arrive: a prompt, or the answer to a request."""
+        if not request_id:
+            self.turns.withdrawn()
+        elif request_id in self.requests.pending:
+            self.requests.pending[request_id].answered = False
+
+    def take_accepts(self) -> list[Ask]:
+        """Requests to reply "once" to: covered by what was given for the session."""
+        taken, self.requests.to_accept = self.requests.to_accept, []
+        return taken
+
+    # Threads
+
+    def _thread(self, session_id: str) -> Thread:
+        root = not session_id or session_id == self._root
+        return self._threads.get(session_id) or Thread(session_id, root)
+
+    def _find(self, session_id: str, said: Event) -> Thread | None:
+        """The thread of a native session; None for a sub-agent of which the call isn't known."""
+        thread = self._threads.get(session_id)
+        if thread is not None:
+            return thread
+        parent = text_in(dict_in(said.properties, "info"), "parentID") if said.is_session else ""
+        if not self._root and not parent:
+            self._root = session_id
+        if session_id == self._root:
+            thread = self._threads[session_id] = Thread(session_id, root=True)
+            return thread
+        tool = self._tools.of_child(session_id)
+        if tool is not None:
+            thread = Thread(session_id, root=False, parent_item=tool.part_id)
+            self._threads[session_id] = thread
+        return thread
+
+    def _admit(self, session_id: str, parent_item: str) -> list[Draft]:
+        """It is known where a sub-agent stands: take what it said so far."""
+        thread = Thread(session_id, root=False, parent_item=parent_item)
+        self._threads[session_id] = thread
+        drafts = []
+        for said in self._waiting.pop(session_id, ()):
+            drafts += self._handle(thread, said)
+        return drafts
+
+    def _handle(self, thread: Thread, said: Event) -> list[Draft]:
+        handler = self._handlers.get(said.type)
+        if handler is None:
+            return self._status.unknown(said, thread.parent_item)
+        if said.type in ("message.part.updated", "message.part.delta"):
+            return handler(thread, said)
+        return self._messages.close_user() + handler(thread, said)
+
+    # Messages
+
+    def _on_message(self, thread: Thread, said: Event) -> list[Draft]:
+        info = dict_in(said.properties, "info")
+        message_id, role = text_in(info, "id"), text_in(info, "role")
+        if not message_id or role not in ("user", "assistant"):
+            return self._status.unknown(said, thread.parent_item)
+        message = thread.messages.get(message_id)
+        if role == "user":
+            if message is None:
+                thread.messages[message_id] = self._user_message(thread, message_id)
+            return self._status.on_diffs(said, info) if thread.root else []
+        return self._on_assistant(thread, said, message_id, info)
+
+    def _user_message(self, thread: Thread, message_id: str) -> Message:
+        ours = message_id in self._ours
+        if thread.root and ours and self.turns.open:
+            self.turns.taken = True
+        return Message(message_id, "user", thread, ours=ours)
+
+    def _on_assistant(
+        self, thread: Thread, said: Event, message_id: str, info: JsonObject
+    ) -> list[Draft]:
+        raw = (said.native,)
+        message = thread.messages.get(message_id)
+        if message is None:
+            message = Message(message_id, "assistant", thread)
+            thread.messages[message_id] = message
+        if message.completed:
+            return []
+        message.answers = text_in(info, "parentID")
+        message.finish = text_in(info, "finish")
+        drafts: list[Draft] = []
+        if thread.root:
+            drafts += self.turns.begin(raw, message.answers)
+            self.turns.on_message(message)
+        drafts += self._messages.begin(message, raw)
+        if number_in(dict_in(info, "time"), "completed") is None:
+            return drafts
+        message.completed = True
+        error = dict_in(info, "error")
+        if error:
+            message.error = error
+            if thread.root:
+                drafts += self.turns.on_error(error, raw)
+        drafts += self._messages.complete(message, info, said.native)
+        return drafts + (self._end_if_done(raw) if thread.root else [])
+
+    def _on_delta(self, thread: Thread, said: Event) -> list[Draft]:
+        if text_in(said.properties, "field") not in ("text", ""):
+            return self._status.unknown(said, thread.parent_item)
+        message, drafts = self._message_of(thread, text_in(said.properties, "messageID"), said)
+        return drafts + self._messages.on_delta(message, said)
+
+    def _on_part(self, thread: Thread, said: Event) -> list[Draft]:
+        part = dict_in(said.properties, "part")
+        message_id, kind = text_in(part, "messageID"), text_in(part, "type")
+        known = thread.messages.get(message_id)
+        if known is not None and known.role == "user":
+            return self._on_user_part(thread, known, said, part)
+        message, drafts = self._message_of(thread, message_id, said)
+        drafts = self._messages.close_user() + drafts
+        match kind:
+            case "text" | "reasoning":
+                drafts += self._messages.on_text(message, said, part)
+            case "tool":
+                drafts += self._on_tool(message, said, part)
+            case "step-finish":
+                drafts += self._status.on_part(message, said, part)
+                drafts += self.turns.on_step(text_in(part, "id"), part, root=thread.root)
+            case _:
+                drafts += self._status.on_part(message, said, part)
+        return drafts
+
+    def _on_user_part(
+        self, thread: Thread, message: Message, said: Event, part: JsonObject
+    ) -> list[Draft]:
+        drafts: list[Draft] = []
+        if thread.root and not message.ours and not message.shown:
+            drafts += self.turns.begin((said.native,), message.message_id)
+            if self._unnamed_prompts:  # a recorded prompt that did not choose its id
+                self._unnamed_prompts -= 1
+                message.ours = True
+        if text_in(part, "type") in ("text", "file"):
+            return drafts + self._messages.on_user_part(message, said, part)
+        message.shown.add(text_in(part, "id"))
+        return drafts + self._status.on_part(message, said, part)
+
+    def _on_tool(self, message: Message, said: Event, part: JsonObject) -> list[Draft]:
+        drafts = self._tools.on_part(message, said, part)
+        tool = self._tools.of_call(text_in(part, "callID"))
+        if tool is not None and tool.called:
+            drafts += self.requests.on_called(tool.call_id)
+        if tool is not None and tool.child and tool.child not in self._threads:
+            drafts += self._admit(tool.child, tool.part_id)
+        return drafts
+
+    def _message_of(
+        self, thread: Thread, message_id: str, said: Event
+    ) -> tuple[Message, list[Draft]]:
+        """The message that a part is of, with a stub where it was not announced."""
+        message = thread.messages.get(message_id)
+        if message is not None:
+            return message, []
+        message = Message(message_id, "assistant", thread)
+        thread.messages[message_id] = message
+        drafts: list[Draft] = []
+        if thread.root:
+            drafts += self.turns.begin((said.native,))
+            self.turns.on_message(message)
+        return message, drafts + self._messages.begin(message, (said.native,), stub=True)
+
+    # The session
+
+    def _on_session(self, thread: Thread, said: Event) -> list[Draft]:
+        info = dict_in(said.properties, "info")
+        thread.directory = text_in(info, "directory") or thread.directory
+        if not thread.root:
+            return []
+        model, title = dict_in(info, "model"), text_in(info, "title")
+        name = text_in(model, "id")
+        if name and text_in(model, "providerID"):
+            name = f"{text_in(model, 'providerID')}/{name}"
+        made = event()
+        if said.type == "session.created":
+            began = made.session_started
+            made.native_session_id = thread.session_id
+            began.agent, began.agent_version = "opencode", text_in(info, "version")
+            began.working_directory = thread.directory
+            began.model, began.mode = name, text_in(info, "agent")
+            return [Draft(Kind.SESSION_STARTED, made, (said.native,))]
+        updated = made.session_updated
+        updated.native_session_id = thread.session_id
+        if name:
+            updated.model = name
+        if text_in(info, "agent"):
+            updated.mode = text_in(info, "agent")
+        if title and not _DEFAULT_TITLE.match(title):
+            updated.title = title
+        return [Draft(Kind.SESSION_UPDATED, made, (said.native,))]
+
+    def _on_deleted(self, thread: Thread, said: Event) -> list[Draft]:
+        if not thread.root:
+            return []
+        made = event()
+        ended = made.session_ended
+        ended.reason = event_pb2.SESSION_END_REASON_NOT_RESUMABLE
+        ended.ended_by = event_pb2.SESSION_ENDER_AGENT
+        ended.message = "The session was deleted in OpenCode."
+        self.turns.must_abort = self.turns.open  # deleting it does not stop it
+        return [Draft(Kind.SESSION_ENDED, made, (said.native,))]
+
+    def _on_status(self, thread: Thread, said: Event) -> list[Draft]:
+        status = dict_in(said.properties, "status")
+        match text_in(status, "type"):
+            case "busy":
+                return self.turns.begin((said.native,)) if thread.root else []
+            case "retry":
+                drafts, error = self._status.on_retry(thread, said, status)
+                if not thread.root:
+                    return drafts
+                drafts = self.turns.begin((said.native,)) + drafts
+                return drafts + self.turns.on_retry(error.attempt, error)
+            case "idle":
+                return []  # session.idle follows each
+            case _:
+                return self._status.unknown(said, thread.parent_item)
+
+    def _on_idle(self, thread: Thread, said: Event) -> list[Draft]:
+        if not thread.root:
+            return []
+        return self._forget_if_over(self.requests.release() + self.turns.on_idle((said.native,)))
+
+    def _on_error(self, thread: Thread, said: Event) -> list[Draft]:
+        error = dict_in(said.properties, "error")
+        return self.turns.on_error(error, (said.native,)) if thread.root else []
+
+    def _end_if_done(self, raw: tuple[bytes, ...]) -> list[Draft]:
+        return self._forget_if_over(self.turns.end_if_done(raw))
+
+    def _forget_if_over(self, drafts: list[Draft]) -> list[Draft]:
+        if any(draft.kind is Kind.TURN_ENDED for draft in drafts):
+            # The server never takes back what an abort left unanswered.
+            self.requests.forget()
+        return drafts
+
+    # What the driver says
+
+    def _on_own(self, said: Event) -> list[Draft]:
+        match said.type:
+            case "agentstream.reconnected":
+                self._messages.lost_connection(list(self._threads.values()))
+                return []
+            case "agentstream.gone":
+                return self.requests.on_gone(text_in(said.properties, "requestID"))
+            case "agentstream.failed":
+                code = error_pb2.ErrorCode.Value(text_in(said.properties, "code"))
+                return self.turns.fail(text_in(said.properties, "message"), code)
+            case "agentstream.settled":
+                turn = text_in(said.properties, "turn")
+                if turn and turn != self.turns.native_id:
+                    return []
+                drafts = self._messages.close_user() + self.requests.release()
+                return self._forget_if_over(drafts + self.turns.end(()))
+            case _:
+                return self._status.unknown(said)
+
+    def _next_id(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind}:{self._count}"

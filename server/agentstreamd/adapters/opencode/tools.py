@@ -1,0 +1,185 @@
+"""Tool parts: each is a call and its result."""
+
+from dataclasses import dataclass
+
+from agentstream.v1 import event_pb2
+from agentstreamd.adapters.opencode import files
+from agentstreamd.adapters.opencode.native import (
+    Event,
+    JsonObject,
+    dict_in,
+    dump,
+    number_in,
+    text_in,
+    tool_input,
+)
+from agentstreamd.adapters.opencode.threads import Message
+from agentstreamd.model import (
+    Draft,
+    completed,
+    delta,
+    started,
+    tool_call_item,
+    tool_result_item,
+)
+
+_INVALID = "invalid"
+_OVERLAP = 256
+"""Characters by which two previews of a long output are found to continue each other."""
+
+# What the result or its parts say already, or what is of no use outside.
+_TOLD_ELSEWHERE = frozenset({"output", "diff", "filediff", "files", "preview", "diagnostics"})
+
+
+@dataclass(slots=True)
+class Tool:
+    """A tool part.
+
+    Attributes:
+        part_id: Its native id, which is the call's item id.
+        call_id: The id of the call.
+        name: The tool's name as it was first said.
+        arguments: The input, one JSON value, verbatim; empty until it is known.
+        called: The call is complete.
+        done: The result is complete.
+        output: The output that was passed on so far.
+        child: The native session of the sub-agent that it runs.
+    """
+
+    part_id: str
+    call_id: str
+    name: str
+    arguments: str = ""
+    called: bool = False
+    done: bool = False
+    output: str = ""
+    child: str = ""
+
+    @property
+    def result_id(self) -> str:
+        """The item id of the result."""
+        return f"{self.part_id}:result"
+
+
+class Tools:
+    """The tool parts of all threads of a session."""
+
+    def __init__(self) -> None:
+        self._by_part: dict[str, Tool] = {}
+        self._by_call: dict[str, Tool] = {}
+
+    def of_call(self, call_id: str) -> Tool | None:
+        """The tool part with this call id."""
+        return self._by_call.get(call_id)
+
+    def of_child(self, session_id: str) -> Tool | None:
+        """The tool part that runs this sub-agent."""
+        return next((tool for tool in self._by_part.values() if tool.child == session_id), None)
+
+    def on_part(self, message: Message, event: Event, part: JsonObject) -> list[Draft]:
+        """Take a snapshot of a tool part."""
+        raw = (event.native,)
+        state = dict_in(part, "state")
+        drafts: list[Draft] = []
+        tool = self._by_part.get(text_in(part, "id"))
+        if tool is None:
+            tool = self._new(part)
+            item = tool_call_item(
+                tool.part_id,
+                name=tool.name,
+                arguments_json="",
+                call_id=tool.call_id,
+                parent_id=message.message_id,
+                native_item_id=tool.part_id,
+            )
+            drafts.append(started(item, raw))
+        tool.child = text_in(dict_in(state, "metadata"), "sessionId") or tool.child
+        status = text_in(state, "status")
+        if status == "pending" or tool.done:
+            return drafts
+        if not tool.called:
+            drafts += self._call(tool, message, event, raw)
+        if status == "running":
+            return drafts + self._progress(tool, state, raw)
+        return drafts + self._finish(tool, state, status, text_in(part, "tool"), raw)
+
+    def _new(self, part: JsonObject) -> Tool:
+        part_id = text_in(part, "id")
+        tool = Tool(part_id, text_in(part, "callID") or part_id, text_in(part, "tool"))
+        self._by_part[part_id] = tool
+        self._by_call[tool.call_id] = tool
+        return tool
+
+    def _call(
+        self, tool: Tool, message: Message, event: Event, raw: tuple[bytes, ...]
+    ) -> list[Draft]:
+        tool.called = True
+        tool.arguments = tool_input(event)
+        call = tool_call_item(
+            tool.part_id,
+            name=tool.name,
+            arguments_json=tool.arguments or "{}",
+            call_id=tool.call_id,
+            parent_id=message.message_id,
+            native_item_id=tool.part_id,
+            files=files.call_files(tool.name, _input(event)),
+        )
+        result = tool_result_item(
+            tool.result_id,
+            call_id=tool.call_id,
+            output="",
+            parent_id=tool.part_id,
+            native_item_id=tool.part_id,
+        )
+        return [completed(call, raw), started(result, raw)]
+
+    def _progress(self, tool: Tool, state: JsonObject, raw: tuple[bytes, ...]) -> list[Draft]:
+        """Pass on what is new in the output, which comes whole each time (its head, if long)."""
+        preview = text_in(dict_in(state, "metadata"), "output")
+        new = _continuation(tool.output, preview)
+        tool.output = preview or tool.output
+        if not new:
+            return []
+        return [delta(tool.result_id, 0, event_pb2.DELTA_KIND_TOOL_OUTPUT, new, raw)]
+
+    def _finish(
+        self, tool: Tool, state: JsonObject, status: str, name: str, raw: tuple[bytes, ...]
+    ) -> list[Draft]:
+        tool.done = True
+        metadata = dict_in(state, "metadata")
+        failed = status == "error"
+        # The server renames a call that it can't carry out, and completes it.
+        is_error = failed or (name == _INVALID and tool.name != _INVALID)
+        exit_code = number_in(metadata, "exit")
+        more = files.attachments(state)
+        if not is_error:
+            more += files.result_files(tool.name, dict_in(state, "input"), metadata)
+        told = {
+            "title": state.get("title"),
+            "metadata": {k: v for k, v in metadata.items() if k not in _TOLD_ELSEWHERE},
+        }
+        item = tool_result_item(
+            tool.result_id,
+            call_id=tool.call_id,
+            output=text_in(state, "error") if failed else text_in(state, "output"),
+            is_error=is_error,
+            exit_code=int(exit_code) if exit_code is not None else None,
+            parent_id=tool.part_id,
+            native_item_id=tool.part_id,
+            more=more,
+        )
+        said = {key: value for key, value in told.items() if value}
+        return [completed(item, raw, failed=is_error, metadata_json=dump(said) if said else "")]
+
+
+def _input(event: Event) -> JsonObject:
+    return dict_in(dict_in(dict_in(event.properties, "part"), "state"), "input")
+
+
+def _continuation(old: str, new: str) -> str:
+    """What `new` says after `old`; empty where they don't continue each other."""
+    if new.startswith(old):
+        return new[len(old) :]
+    tail = old[-_OVERLAP:]
+    at = new.rfind(tail)
+    return new[at + len(tail) :] if at >= 0 else ""
