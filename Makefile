@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PY_DIRS := $(wildcard server clients/python tests tools bench)
 # The agents that the tests drive: names of tools/agents/pins.toml.
-AGENTS ?= claude claude-newest codex
+AGENTS ?= claude claude-newest codex opencode
 GRPCURL := .cache/bin/grpcurl
 GRPCURL_VERSION := v1.9.3
 PYTEST := $(BIN)/python -m pytest
