@@ -714,14 +714,10 @@ async def test_an_interrupt_ends_the_running_command(
         await readable(handle)  # it is gone
     finally:
         os.close(handle)
-    result = await session.until(
-        lambda draft: (
-            draft.kind is Kind.ITEM_COMPLETED
-            and draft.event.item_completed.item.kind == item_pb2.ITEM_KIND_TOOL_RESULT
-        ),
-        "result",
-    )
-    assert result.item_completed.item.content[0].tool_result.exit_code == -1
+    late = (await session.next(Kind.ITEM_COMPLETED)).item_completed.item
+    assert late.parent_id == "call_1"
+    assert late.content[0].status.label == "late_output"
+    assert "exit code -1" in late.content[0].status.detail
 
 
 async def test_an_interrupt_while_a_permission_is_asked_for_leaves_nothing(

@@ -117,4 +117,7 @@ def _parts(content: list[JsonObject]) -> tuple[service_pb2.InputPart, ...]:
                 continue
             image = service_pb2.InputImage(media_type=head.removeprefix("data:"), data=data)
             made.append(service_pb2.InputPart(image=image))
+        elif path := text_in(part, "path"):
+            file = service_pb2.InputFile(name=path, media_type="application/octet-stream")
+            made.append(service_pb2.InputPart(file=file))
     return tuple(made)

@@ -8,6 +8,7 @@ _METHODS = {
     "thread/tokenUsage/updated": "the figures are in the usage of turn_ended",
     "item/reasoning/summaryPartAdded": "the part comes with its first delta",
     "serverRequest/resolved": "the resolution is in the stream already",
+    "item/commandExecution/outputDelta": "output after its turn comes whole when the command ends",
     "turn/diff/updated": "Codex repeats the same diff",
     "account/rateLimits/updated": "the same limits as before, or none",
     "thread/settings/updated": "of a sub-agent's thread",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from agentstreamd.adapters.base import Normalizer
 from agentstreamd.adapters.codex import native
+from agentstreamd.adapters.codex.echoes import Echoes
 from agentstreamd.adapters.codex.messages import Messages
 from agentstreamd.adapters.codex.native import (
     JsonObject,
@@ -29,8 +30,6 @@ from agentstreamd.adapters.codex.tools import TOOL_TYPES, Tools
 from agentstreamd.adapters.codex.turns import Turns
 from agentstreamd.model import Draft, Kind, event, unparsed
 
-_ECHOES_AT_MOST = 256
-
 _Handler = Callable[[Message, Place, tuple[bytes, ...]], list[Draft]]
 
 
@@ -45,14 +44,6 @@ class Unsupported:
 
     native_id: str
     method: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Echo:
-    """A message of ours that the server will repeat."""
-
-    client_id: str | None
-    content: object
 
 
 class CodexNormalizer(Normalizer):
@@ -74,7 +65,7 @@ class CodexNormalizer(Normalizer):
         self._status = Status(self.threads.item_id)
         self._requests = Requests(self._tools)
         self._unsupported: list[Unsupported] = []
-        self._echoes: list[_Echo] = []
+        self._echoes = Echoes()
         self._inputs = 0
         self._handlers: dict[str, _Handler] = {
             "thread/started": self._on_thread_started,
@@ -142,9 +133,7 @@ class CodexNormalizer(Normalizer):
         elif method is None and ("result" in said or "error" in said):
             self._requests.on_answer(request_id)
         if method in ("turn/start", "turn/steer"):
-            client_id = params.get("clientUserMessageId")
-            echo = _Echo(client_id if isinstance(client_id, str) else None, params.get("input"))
-            self._echoes = [*self._echoes[-_ECHOES_AT_MOST:], echo]
+            self._echoes.expect(params)
         return []
 
     def finish(self) -> list[Draft]:
@@ -330,7 +319,9 @@ class CodexNormalizer(Normalizer):
             case "userMessage":
                 # A message that comes in the middle of an answer breaks it off.
                 self._messages.cut(place.thread_id)
-                return [] if self._is_echo(item, place) else self._messages.user(item, place, raw)
+                if place.is_root and self._echoes.take(item):
+                    return []
+                return self._messages.user(item, place, raw)
             case "hookPrompt":
                 return self._messages.hook_prompt(item, place, raw)
             case _:
@@ -353,16 +344,6 @@ class CodexNormalizer(Normalizer):
         said = {"changes": objects_in(message.params, "changes")}
         item_id = self.threads.item_id(place.thread_id, text_in(message.params, "itemId"))
         return self._status.say("patch", "", said, place, raw, key=f"patch:{item_id}")
-
-    def _is_echo(self, item: JsonObject, place: Place) -> bool:
-        if not place.is_root:
-            return False
-        client_id, content = item.get("clientId"), item.get("content")
-        for index, echo in enumerate(self._echoes):
-            if echo.client_id == client_id and (client_id is not None or echo.content == content):
-                del self._echoes[index]
-                return True
-        return False
 
     # Sub-agents
 

@@ -19,7 +19,8 @@ from agentstreamd.adapters.codex.native import (
     texts_in,
 )
 from agentstreamd.adapters.codex.threads import Place
-from agentstreamd.adapters.codex.tools import Tools, arguments_of, tool_name
+from agentstreamd.adapters.codex.tool_shapes import arguments_of, tool_name
+from agentstreamd.adapters.codex.tools import Tools
 from agentstreamd.model import Draft, Kind, event, file_ref_part
 
 Raw = tuple[bytes, ...]
