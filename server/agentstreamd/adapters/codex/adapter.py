@@ -1,6 +1,7 @@
 """Codex, OpenAI's coding agent, as an adapter."""
 
 import asyncio
+import dataclasses
 import logging
 import os
 import shutil
@@ -42,7 +43,12 @@ _Key = tuple[str, int, int]
 
 
 class CodexAdapter(Adapter):
-    """Codex through its app-server; sessions with the same environment share one process."""
+    """Codex through its app-server; sessions with the same environment share one process.
+
+    Its options in the daemon's configuration file: `config`, a table of settings as in Codex's
+    config.toml (keys may be dotted), which every server gets; `linger_seconds`, how long a server
+    without sessions is kept.
+    """
 
     name = "codex"
 
@@ -56,6 +62,9 @@ class CodexAdapter(Adapter):
     async def start(self, host: HostContext) -> None:
         """See `Adapter.start`."""
         self._host = host
+        linger = host.options.get("linger_seconds")
+        if isinstance(linger, int | float) and linger >= 0:
+            self._limits = dataclasses.replace(self._limits, linger_seconds=float(linger))
         self._pool = Pool(host.processes, host.state_directory, self._limits)
 
     async def close(self) -> None:

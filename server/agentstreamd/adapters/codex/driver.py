@@ -73,6 +73,7 @@ class CodexDriver(Driver, Listener):
         self._attachment: Attachment | None = None
         self._connecting: asyncio.Task[Attachment] | None = None
         self._sending: asyncio.Future[None] | None = None
+        self._interrupting: asyncio.Task[None] | None = None
         self._model = ""
         self._planning = False
 
@@ -149,7 +150,9 @@ class CodexDriver(Driver, Listener):
         except ProcessGone as error:
             raise NotDelivered("Codex ended before it took the answer.") from error
         if _ends_turn(answer):
-            await self.interrupt()
+            # Not awaited: the end of the turn would cancel the request before the session has
+            # written how it was answered.
+            self._interrupting = asyncio.create_task(self.interrupt())
 
     async def update(
         self,
