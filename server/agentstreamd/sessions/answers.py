@@ -8,6 +8,12 @@ from agentstreamd.sessions.requests import Answer, Request
 
 Violations = list[tuple[str, str]]
 
+_FORM_ACTIONS = (
+    interaction_pb2.FORM_ACTION_ACCEPT,
+    interaction_pb2.FORM_ACTION_DECLINE,
+    interaction_pb2.FORM_ACTION_CANCEL,
+)
+
 
 def answer_of(request: service_pb2.RespondRequest) -> Answer:
     """The answer that a `RespondRequest` carries."""
@@ -120,8 +126,8 @@ def _check_single(
 
 
 def _check_form(answer: interaction_pb2.FormAnswer) -> Violations:
-    if answer.action == interaction_pb2.FORM_ACTION_UNSPECIFIED:
-        return [("form.action", "is required")]
+    if answer.action not in _FORM_ACTIONS:
+        return [("form.action", "must be accept, decline or cancel")]
     if answer.action == interaction_pb2.FORM_ACTION_ACCEPT:
         return (
             []
@@ -133,6 +139,12 @@ def _check_form(answer: interaction_pb2.FormAnswer) -> Violations:
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
+        # Numbers stay text: Python refuses integers of more than 4300 digits.
+        value = json.loads(text, parse_int=str, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
         return False
+    return isinstance(value, dict)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -7,12 +7,7 @@ from dataclasses import dataclass, field
 
 from agentstreamd.events.errors import LogUnavailable, SessionNotFound
 from agentstreamd.events.log import EventLog, Record
-from agentstreamd.sessions.errors import (
-    SessionError,
-    draining,
-    log_unavailable,
-    session_deleted,
-)
+from agentstreamd.sessions.errors import SessionError, log_unavailable, session_deleted
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +135,7 @@ class Journal:
         """
         await self._wait(ticket, patient=True)
 
-    async def close(self, refusal: SessionError | None = None) -> None:
+    async def close(self, refusal: SessionError) -> None:
         """Wait for what is under way; what the log does not take now is left.
 
         Whoever waits for what was left, or writes from now on, gets `refusal`.
@@ -151,7 +146,7 @@ class Journal:
             if self.failure is not None:
                 task.cancel()
             await asyncio.wait([task])
-        self._refuse_all(refusal or draining())
+        self._refuse_all(refusal)
 
     async def _wait(self, ticket: int, *, patient: bool) -> None:
         if self._committed >= ticket:

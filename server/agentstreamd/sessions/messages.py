@@ -150,22 +150,15 @@ async def update_settings(
             )
     model = wanted.model if "model" in paths else None
     mode = wanted.permission_mode if "permission_mode" in paths else None
-    known = runtime.keeper.settings
-    before = known.model, known.permission_mode
+    update = event_pb2.SessionUpdated()
     if model is not None or mode is not None:
         with adapter_errors(agent.name):
-            await runtime.change_agent_settings(model, mode)
-    update = event_pb2.SessionUpdated()
+            update = await runtime.change_agent_settings(model, mode)
     config = runtime.config
-    # What the agent has said itself, in its own words (a model's full name), is not said again.
     if model is not None:
         config.model = model
-        if known.model == before[0]:
-            update.model = model
     if mode is not None:
         config.permission_mode = mode
-        if known.permission_mode == before[1]:
-            update.permission_mode = mode
     if "title" in paths:
         config.title = update.title = wanted.title
     if "labels" in paths:

@@ -59,6 +59,7 @@ class SessionRuntime:
         self._new_id = environment.new_id
         self._early: list[Draft] = []
         self._unloading = False
+        self._refusal = draining()
         self._last_exit: AgentExit | None = None
         self._ending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -92,7 +93,7 @@ class SessionRuntime:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise draining() from None
+                raise self._refusal from None
             raise
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
@@ -232,11 +233,23 @@ class SessionRuntime:
 
     async def change_agent_settings(
         self, model: str | None, permission_mode: agent_pb2.PermissionMode.ValueType | None
-    ) -> None:
-        """Have the agent take another model or permission mode."""
+    ) -> event_pb2.SessionUpdated:
+        """Have the agent take another model or permission mode.
+
+        Returns what is to be said of it: what the agent has said itself, in its own words (a
+        model's full name), is not said again.
+        """
+        said = event_pb2.SessionUpdated()
+        known = self.keeper.settings
         async with self.seat.exclusive():
             self.check_live()
+            before = known.model, known.permission_mode
             await self.seat.driver.update(model=model, permission_mode=permission_mode)
+            if model is not None and known.model == before[0]:
+                said.model = model
+            if permission_mode is not None and known.permission_mode == before[1]:
+                said.permission_mode = permission_mode
+        return said
 
     async def end(
         self,
@@ -318,6 +331,7 @@ class SessionRuntime:
 
         Whoever still waits for something of the session gets `refusal`.
         """
+        self._refusal = refusal or self._refusal
         if self._ending is not None:
             await asyncio.wait([self._ending])
         self.seat.closing = self._unloading = True
@@ -333,7 +347,7 @@ class SessionRuntime:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        await self.journal.close(refusal)
+        await self.journal.close(self._refusal)
 
     async def _close_driver(self, *, forget: bool = False) -> None:
         try:

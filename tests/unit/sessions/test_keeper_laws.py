@@ -7,7 +7,7 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentstream.v1 import event_pb2, interaction_pb2, item_pb2
+from agentstream.v1 import agent_pb2, event_pb2, interaction_pb2, item_pb2
 from agentstreamd.events.log import Record
 from agentstreamd.laws import check
 from agentstreamd.model import (
@@ -44,7 +44,9 @@ def new_keeper() -> tuple[StreamKeeper, list[event_pb2.Event]]:
     keeper = StreamKeeper(stamper, new_turn_id=lambda: f"agent-turn-{next(ids)}")
     keeper.stamper.set_time(1)
     keeper.start_session(
-        event_pb2.SessionStarted(agent="mock", working_directory="/", permission_mode=1)
+        event_pb2.SessionStarted(
+            agent="mock", working_directory="/", permission_mode=agent_pb2.PERMISSION_MODE_DEFAULT
+        )
     )
     return keeper, seen
 
@@ -100,7 +102,7 @@ def drafts(draw: st.DrawFn) -> Draft:
             return delta(
                 draw(st.sampled_from(IDS)),
                 draw(st.integers(0, 3)),
-                draw(st.sampled_from([1, 2])),
+                draw(st.sampled_from([event_pb2.DELTA_KIND_TEXT, event_pb2.DELTA_KIND_REASONING])),
                 draw(st.sampled_from(["x", "y", ""])),
                 raw,
             )
@@ -110,7 +112,11 @@ def drafts(draw: st.DrawFn) -> Draft:
             return Draft(Kind.TURN_STARTED, made, raw)
         case 7:
             made = event()
-            made.turn_ended.status = draw(st.sampled_from([1, 3]))
+            made.turn_ended.status = draw(
+                st.sampled_from(
+                    [event_pb2.TURN_STATUS_COMPLETED, event_pb2.TURN_STATUS_INTERRUPTED]
+                )
+            )
             return Draft(Kind.TURN_ENDED, made, raw)
         case 8:
             made = event()
