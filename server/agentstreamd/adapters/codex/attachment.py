@@ -56,6 +56,7 @@ class Attachment:
         self._room = asyncio.Event()
         self._room.set()
         self._ended = False
+        self._last: AgentExit | None = None
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
@@ -83,6 +84,7 @@ class Attachment:
         """Nothing follows. Idempotent."""
         if not self._ended:
             self._ended = True
+            self._last = exit
             self._queue.append(exit)
             self._news.set()
             self._wake()
@@ -124,6 +126,10 @@ class Attachment:
                     await self._hand_over(self.normalizer.finish())
                     self._listener.on_exit(exit)
                     return
+        except asyncio.CancelledError:
+            # The stream takes nothing; whoever waits must hear of the end all the same.
+            self._listener.on_exit(self._last or AgentExit(expected=False))
+            raise
         except Exception:
             _log.exception("what Codex says of thread %s can't be put out", self.thread_id)
             self._ended = True

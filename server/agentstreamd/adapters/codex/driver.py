@@ -244,8 +244,10 @@ class CodexDriver(Driver, Listener):
         attachment.turn_open = True
         try:
             await self._request(attachment, method, {"threadId": attachment.thread_id, **params})
-        except BaseException:
+        except BaseException as error:
             attachment.turn_open = False
+            if isinstance(error, TimedOut) and self._server is not None:
+                await self._server.probe()
             raise
         if not self._state.conversation:
             self._state = _State(conversation=True)

@@ -25,6 +25,7 @@ class Pool:
         self._servers: dict[ServerSpec, AppServer] = {}
         self._locks: dict[ServerSpec, asyncio.Lock] = {}
         self._users: dict[AppServer, int] = {}
+        self._running: set[AppServer] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def acquire(self, spec: ServerSpec) -> AppServer:
@@ -61,9 +62,9 @@ class Pool:
         """Stop all servers."""
         for task in list(self._tasks):
             task.cancel()
-        servers = list(self._servers.values())
         self._servers.clear()
-        await asyncio.gather(*(server.stop() for server in servers), return_exceptions=True)
+        stops = [self._stop(server) for server in list(self._running)]
+        await asyncio.gather(*stops, return_exceptions=True)
 
     async def _start(self, spec: ServerSpec) -> AppServer:
         limits = self._limits
@@ -82,7 +83,12 @@ class Pool:
         )
         server = AppServer(child, limits)
         await server.start()
+        self._running.add(server)
         return server
+
+    async def _stop(self, server: AppServer) -> None:
+        await server.stop()
+        self._running.discard(server)
 
     async def _linger(self, server: AppServer) -> None:
         if server.alive:
@@ -94,4 +100,4 @@ class Pool:
             if running is server:
                 del self._servers[spec]
                 self._locks.pop(spec, None)
-        await server.stop()
+        await self._stop(server)

@@ -18,7 +18,7 @@ from agentstreamd.adapters.codex import answers, native
 from agentstreamd.adapters.codex.attachment import Attachment
 from agentstreamd.adapters.codex.limits import Limits
 from agentstreamd.adapters.codex.native import Message, as_object, text_in
-from agentstreamd.adapters.codex.rpc import OnLine, Rpc
+from agentstreamd.adapters.codex.rpc import OnLine, Rpc, TimedOut
 from agentstreamd.process import (
     ChildProcess,
     ExitStatus,
@@ -116,6 +116,15 @@ class AppServer:
                 del self._routes[thread_id]
                 self._forget(thread_id)
         attachment.end(exit)
+
+    async def probe(self) -> None:
+        """See whether the server answers at all; one that does not is ended."""
+        try:
+            await self.rpc.request("thread/loaded/list", {}, seconds=self._limits.probe_seconds)
+        except TimedOut as error:
+            self.fail(str(error))
+        except (AgentFailed, ProcessGone):
+            pass
 
     def fail(self, reason: str) -> None:
         """The server hangs: it is ended, and all its sessions go on with another."""

@@ -1,0 +1,250 @@
+"""The driver and its server when the program misbehaves: requests, limits, strangers, ends."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentstream.v1 import error_pb2, event_pb2, session_pb2
+from agentstreamd.adapters.base import AgentFailed, HostContext
+from agentstreamd.adapters.codex.adapter import CodexAdapter
+from agentstreamd.adapters.codex.limits import Limits
+from agentstreamd.model import Kind
+from agentstreamd.process import ProcessHost
+from tests.support import fake_app_server
+from tests.support.fake_session import FakeSession
+
+NewSession = Callable[..., FakeSession]
+
+LIMITS = Limits(
+    linger_seconds=0,
+    request_seconds=20,
+    overload_seconds=0.001,
+    overload_attempts=4,
+    interrupt_seconds=20,
+)
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return LIMITS
+
+
+@pytest.fixture
+async def processes() -> AsyncIterator[ProcessHost]:
+    host = ProcessHost(f"test-{os.getpid()}-{os.urandom(4).hex()}")
+    yield host
+    await host.close()
+
+
+@pytest.fixture
+async def adapter(
+    tmp_path: Path, processes: ProcessHost, limits: Limits
+) -> AsyncIterator[CodexAdapter]:
+    program = tmp_path / "codex"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {fake_app_server.__file__} "$@"\n')
+    program.chmod(0o755)
+    made = CodexAdapter(limits)
+    await made.start(
+        HostContext(
+            processes=processes,
+            environment={"PATH": os.environ["PATH"]},
+            state_directory=tmp_path,
+            executable=str(program),
+        )
+    )
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def new_session(
+    adapter: CodexAdapter, tmp_path: Path, processes: ProcessHost
+) -> AsyncIterator[NewSession]:
+    made: list[FakeSession] = []
+
+    def make(**config: Any) -> FakeSession:
+        settings = session_pb2.SessionConfig(
+            agent="codex", working_directory=str(tmp_path), **config
+        )
+        environment = {"PATH": os.environ["PATH"]}
+        made.append(FakeSession(adapter, processes, settings, environment, tmp_path))
+        return made[-1]
+
+    yield make
+    for session in made:
+        session.gate.set()
+        for driver in session.drivers:
+            await driver.close()
+
+
+async def test_overload_is_tried_again(new_session: NewSession) -> None:
+    session = new_session()
+    await session.driver().send(session.prompt("overload 3"))
+    assert (await session.turn_ended()).status == event_pb2.TURN_STATUS_COMPLETED
+
+
+async def test_overload_without_end_fails_the_message(new_session: NewSession) -> None:
+    session = new_session()
+    with pytest.raises(AgentFailed, match="overloaded") as raised:
+        await session.driver().send(session.prompt("overload 99"))
+    assert raised.value.code == error_pb2.ERROR_CODE_OVERLOADED
+
+
+class TestSilence:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(linger_seconds=0, request_seconds=0.2, probe_seconds=0.2)
+
+    async def test_a_request_that_is_not_answered_fails(self, new_session: NewSession) -> None:
+        session = new_session()
+        with pytest.raises(AgentFailed, match="turn/start within") as raised:
+            await session.driver().send(session.prompt("silent"))
+        assert raised.value.code == error_pb2.ERROR_CODE_AGENT_PROTOCOL
+
+    async def test_a_server_that_answers_others_stays(self, new_session: NewSession) -> None:
+        session, other = new_session(), new_session()
+        driver = other.driver()
+        await driver.send(other.prompt("say one"))
+        with pytest.raises(AgentFailed):
+            await session.driver().send(session.prompt("silent"))
+        await driver.send(other.prompt("say two"))
+        assert not other.exits
+
+    async def test_a_server_that_hangs_is_ended_and_another_goes_on(
+        self, new_session: NewSession
+    ) -> None:
+        session, other = new_session(), new_session()
+        driver = other.driver()
+        await driver.send(other.prompt("hang"))
+        with pytest.raises(AgentFailed):
+            await session.driver().send(session.prompt("stuck"))
+        exit = await other.exit()
+        assert not exit.expected
+        assert "did not answer" in exit.message
+        await driver.send(other.prompt("say two"))
+        await other.turn_ended()
+        assert other.texts == ["two"]
+
+
+class TestManyAtOnce:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(linger_seconds=0, in_flight=2)
+
+    async def test_requests_in_flight_are_bounded(
+        self, new_session: NewSession, adapter: CodexAdapter
+    ) -> None:
+        sessions = [new_session() for _ in range(12)]
+        await asyncio.gather(
+            *(session.driver().send(session.prompt("say hello")) for session in sessions)
+        )
+        for session in sessions:
+            assert (await session.turn_ended()).status == event_pb2.TURN_STATUS_COMPLETED
+
+
+async def test_an_unknown_request_is_refused_and_shown(new_session: NewSession) -> None:
+    session = new_session()
+    await session.driver().send(session.prompt("ask novel/request"))
+    assert (await session.turn_ended()).status == event_pb2.TURN_STATUS_COMPLETED
+    assert session.texts == ["refused"]
+    items = [e.item_completed.item for e in session.of(Kind.ITEM_COMPLETED)]
+    details = [i.content[0].status.detail for i in items if i.content[0].HasField("status")]
+    assert any("novel/request" in detail for detail in details)
+
+
+async def test_lines_that_are_no_messages_are_shown_as_such(new_session: NewSession) -> None:
+    session = new_session()
+    await session.driver().send(session.prompt("garbage"))
+    await session.turn_ended()
+    said = [e.agent_unparsed.preview for e in session.of(Kind.AGENT_UNPARSED)]
+    assert said == ["no JSON", "[1]"]
+
+
+async def test_a_server_that_dies_is_reported_with_its_last_words(new_session: NewSession) -> None:
+    session = new_session()
+    driver = session.driver()
+    await driver.send(session.prompt("die"))
+    exit = await session.exit()
+    assert (exit.expected, exit.exit_code, exit.resumable) == (False, 7, True)
+    assert "a last word" in exit.message
+    await driver.send(session.prompt("say again"))
+    assert (await session.turn_ended()).status == event_pb2.TURN_STATUS_COMPLETED
+
+
+async def test_a_thread_that_speaks_before_it_is_named_finds_its_parent(
+    new_session: NewSession,
+) -> None:
+    session, other = new_session(), new_session()
+    await other.driver().send(other.prompt("say mine"))
+    await other.turn_ended()
+    await session.driver().send(session.prompt("child"))
+    event = await session.until(
+        lambda draft: (
+            draft.kind is Kind.ITEM_COMPLETED
+            and draft.event.item_completed.item.content[0].text.text == "from below"
+        ),
+        "message of the sub-agent",
+    )
+    assert event.item_completed.item.parent_id == "spawn"
+    assert other.texts == ["mine"]
+
+
+async def test_a_flooded_session_does_not_hold_up_another(new_session: NewSession) -> None:
+    flooded, other = new_session(), new_session()
+    await other.driver().send(other.prompt("say first"))
+    await other.turn_ended()
+    driver = flooded.driver()
+    await driver.send(flooded.prompt("say ready"))
+    await flooded.turn_ended()
+    flooded.gate.clear()
+    await driver.send(flooded.prompt("flood 3000"))
+    await other.drivers[0].send(other.prompt("say second"))
+    await other.turn_ended()
+    assert other.texts == ["first", "second"]
+    flooded.gate.set()
+    await flooded.turn_ended()
+    assert len(flooded.deltas) == 3000
+
+
+async def test_text_that_is_not_unicode_never_reaches_the_server(new_session: NewSession) -> None:
+    session = new_session(model="fake")
+    driver = session.driver()
+    await driver.send(session.prompt("say hello"))
+    await session.turn_ended()
+    with pytest.raises(AgentFailed, match="cannot be sent"):
+        await driver.update(model="half\ud800")
+    await driver.send(session.prompt("say still here"))
+    await session.turn_ended()
+    assert not session.exits
+
+
+async def test_closing_interrupts_what_runs_and_lets_the_server_go(
+    new_session: NewSession, processes: ProcessHost
+) -> None:
+    session = new_session()
+    driver = session.driver()
+    await driver.send(session.prompt("hang"))
+    await session.text_delta("hanging")
+    [server] = processes.children
+    await driver.close()
+    assert session.of(Kind.TURN_ENDED)[0].turn_ended.status == event_pb2.TURN_STATUS_INTERRUPTED
+    assert [exit.expected for exit in session.exits] == [True]
+    await server.wait_gone()
+
+
+async def test_a_start_that_is_closed_fails_and_leaves_nothing(
+    new_session: NewSession, processes: ProcessHost
+) -> None:
+    session = new_session()
+    driver = session.driver()
+    sending = asyncio.create_task(driver.send(session.prompt("say hello")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await driver.close()
+    with pytest.raises(AgentFailed):
+        await sending
