@@ -66,6 +66,11 @@ class Server:
             case "thread/start":
                 self.threads += 1
                 result = self.thread(f"t{self.threads}")
+                # As the real one does: before the client can know the thread.
+                status = {"name": "early", "status": "ready", "error": None}
+                self.notify(
+                    "mcpServer/startupStatus/updated", threadId=result["thread"]["id"], **status
+                )
             case "thread/resume" | "thread/read":
                 result = self.thread(params["threadId"])
             case "turn/start":

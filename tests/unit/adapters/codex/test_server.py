@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentstream.v1 import error_pb2, event_pb2, session_pb2
+from agentstream.v1 import agent_pb2, error_pb2, event_pb2, session_pb2
 from agentstreamd.adapters.base import AgentFailed, HostContext
 from agentstreamd.adapters.codex.adapter import CodexAdapter
 from agentstreamd.adapters.codex.limits import Limits
@@ -192,6 +192,53 @@ async def test_a_thread_that_speaks_before_it_is_named_finds_its_parent(
     )
     assert event.item_completed.item.parent_id == "spawn"
     assert other.texts == ["mine"]
+
+
+async def test_what_a_thread_says_before_it_is_known_waits_for_it(new_session: NewSession) -> None:
+    session = new_session()
+    await session.driver().send(session.prompt("say hello"))
+    await session.turn_ended()
+    updates = [e.session_updated for e in session.of(Kind.SESSION_UPDATED)]
+    [servers] = [u.mcp_servers for u in updates if u.HasField("mcp_servers")]
+    assert [(server.name, server.status) for server in servers.servers] == [("early", "ready")]
+
+
+async def test_npms_launcher_is_passed_over(
+    tmp_path: Path, processes: ProcessHost, limits: Limits
+) -> None:
+    package = tmp_path / "node_modules" / "@openai" / "codex"
+    launcher = package / "bin" / "codex.js"
+    vendor = package.parent / "codex-linux-x64" / "vendor" / "triple"
+    native = vendor / "bin" / "codex"
+    for program, text in ((launcher, "exit 9"), (native, "echo codex-cli 1.2.3")):
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "codex").symlink_to(launcher)
+    adapter = CodexAdapter(limits)
+    environment = {"PATH": f"{tmp_path}/bin:/bin:/usr/bin"}
+    await adapter.start(
+        HostContext(processes=processes, environment=environment, state_directory=tmp_path)
+    )
+    agent = await adapter.describe()
+    assert agent.executable_path == str(native)
+    assert agent.version == "1.2.3"
+    assert not agent.models, "this one has no server to list them"
+    await adapter.close()
+
+
+async def test_without_codex_the_agent_says_how_to_get_it(
+    tmp_path: Path, processes: ProcessHost
+) -> None:
+    adapter = CodexAdapter()
+    environment = {"PATH": str(tmp_path)}
+    await adapter.start(
+        HostContext(processes=processes, environment=environment, state_directory=tmp_path)
+    )
+    agent = await adapter.describe()
+    assert agent.state == agent_pb2.AGENT_STATE_NOT_INSTALLED
+    assert "npm install" in agent.unavailable_reason
 
 
 async def test_a_flooded_session_does_not_hold_up_another(new_session: NewSession) -> None:
