@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.support import mcp_echo
 from tests.support.anthropic_server import (
     AnthropicReply,
     AnthropicServer,
+    Gate,
     after,
     reply,
     result_of,
@@ -71,9 +73,7 @@ async def test_an_allowed_tool_runs_unasked(bench: Bench, model: AnthropicServer
 
 
 @EVERY_CLAUDE
-async def test_an_asked_tool_runs_once_it_is_accepted(
-    bench: Bench, model: AnthropicServer
-) -> None:
+async def test_an_asked_tool_runs_once_it_is_accepted(bench: Bench, model: AnthropicServer) -> None:
     model.script(*bash("echo hi > a.txt", "toolu_w"))
     session = await bench.session()
     await session.send("Write a file")
@@ -236,12 +236,24 @@ async def test_a_plan_is_put_before_a_person(
     bench: Bench, model: AnthropicServer, approved: bool
 ) -> None:
     plan = "# Plan\n\n1. Look\n2. Leap\n"
+    poem = bench.workspace / "poem.txt"
+    poem.write_text("Look before you leap\n")
+    gate = Gate("before the plan")
     model.script(
-        reply(tool_use("ExitPlanMode", {"plan": plan}, id="toolu_plan")),
-        reply(text("So be it."), when=result_of("toolu_plan")),
+        reply(text("Let me see. ", gate), tool_use("Read", {"file_path": str(poem)}, id="toolu_r"))
     )
     session = await bench.session(permission_mode=agent_pb2.PERMISSION_MODE_PLAN)
     await session.send("Plan it")
+    await gate.reached()
+    # Claude plans in a file of its own, the only one it may write then.
+    said = json.dumps(model.requests[0].body["messages"])
+    write = {"file_path": re.findall(r"[^ ]*/plans/[^ ]*\.md", said)[0], "content": plan}
+    model.script(
+        reply(tool_use("Write", write, id="toolu_w"), when=result_of("toolu_r")),
+        reply(tool_use("ExitPlanMode", {}, id="toolu_plan"), when=result_of("toolu_w")),
+        reply(text("So be it."), when=result_of("toolu_plan")),
+    )
+    gate.open()
     asked = await session.permission()
     assert asked.kind == interaction_pb2.PERMISSION_KIND_PLAN
     assert asked.plan == plan

@@ -79,9 +79,7 @@ async def test_several_questions_get_labels_and_free_text(
 
 
 @EVERY_CLAUDE
-async def test_rejected_questions_let_the_model_go_on(
-    bench: Bench, model: AnthropicServer
-) -> None:
+async def test_rejected_questions_let_the_model_go_on(bench: Bench, model: AnthropicServer) -> None:
     ask(model)
     session = await bench.session()
     await session.send("Ask me")
@@ -124,9 +122,7 @@ async def test_answers_that_do_not_fit_are_refused_and_change_nothing(
 
 
 @EVERY_CLAUDE
-async def test_a_one_shot_session_ends_after_its_turn(
-    bench: Bench, model: AnthropicServer
-) -> None:
+async def test_a_one_shot_session_ends_after_its_turn(bench: Bench, model: AnthropicServer) -> None:
     model.script(reply(text("Done.")))
     session = await bench.session(one_shot=True)
     await session.send("Do it")

@@ -63,9 +63,7 @@ async def test_text_streams_in_the_order_of_the_laws(bench: Bench, model: Anthro
 
 
 @EVERY_CLAUDE
-async def test_the_session_says_what_the_agent_is(
-    bench: Bench, model: AnthropicServer
-) -> None:
+async def test_the_session_says_what_the_agent_is(bench: Bench, model: AnthropicServer) -> None:
     model.script(reply(text("Yes.")))
     session = await bench.session(model="sonnet", title="Greeting", labels={"for": "tests"})
     await session.turn("Are you there?")
@@ -79,7 +77,7 @@ async def test_the_session_says_what_the_agent_is(
     assert now.native_session_id
     assert now.agent_version[0].isdigit()
     assert now.config.title == "Greeting"
-    assert now.config.env == {name: "" for name in bench.env}
+    assert now.config.env == dict.fromkeys(bench.env, "")
     turn_ended = await session.find("turn_ended")
     assert turn_ended.native_session_id == now.native_session_id
 
@@ -142,7 +140,9 @@ async def test_an_image_and_a_file_in_the_prompt_reach_the_model(
     assert user.content[1].image.data == png
 
 
-UNUSUAL = "Grüße, \U0001f419, 日本, nel:\u0085 ls:\u2028 ps:\u2029 nul:\\u0000 \ufeffcr:\r\n tab:\t end"
+UNUSUAL = (
+    "Grüße, \U0001f419, 日本, nel:\u0085 ls:\u2028 ps:\u2029 nul:\\u0000 \ufeffcr:\r\n tab:\t end"
+)
 
 
 @EVERY_CLAUDE
