@@ -1,7 +1,7 @@
 """The script of `AGENT=codex make demo`: a command that needs permission, a question, a patch."""
 
 from tests.support.demo_script import FILE, PROMPT
-from tests.support.responses_server import (
+from tests.support.responses_script import (
     Matcher,
     Part,
     ResponsesReply,
