@@ -2,15 +2,17 @@
 
 import base64
 import json
+import sys
 from pathlib import Path
 
 from agentstream.v1 import (
     interaction_pb2,
     service_pb2,
+    session_pb2,
 )
 from agentstreamd.adapters.base import Prompt
 from agentstreamd.model import Kind
-from tests.support import mcp_echo
+from tests.support import mcp_asking, mcp_echo
 from tests.support.codex_driver import (
     ACCEPT_FOR_SESSION,
     BYPASS,
@@ -27,6 +29,7 @@ from tests.support.responses_server import (
     output_of,
     reply,
     text,
+    web_search,
 )
 
 
@@ -138,6 +141,58 @@ async def test_a_rejected_mcp_tool_is_not_used(
     await driver.answer(asked.request_id, allowed(REJECT))
     assert (await session.turn_ended()).status == COMPLETED
     assert session.tool_results["call_m"].is_error
+
+
+async def test_a_form_of_an_mcp_server_is_filled_in(
+    new_session: NewSession, model: ResponsesServer
+) -> None:
+    model.script(
+        reply(call("ask", {}, id="call_a", namespace="mcp__asking")),
+        reply(text("Hello Änn."), when=output_of("call_a")),
+        reply(call("ask", {}, id="call_b", namespace="mcp__asking")),
+        reply(text("Then not."), when=output_of("call_b")),
+    )
+    stdio = session_pb2.McpStdio(command=sys.executable, args=[mcp_asking.__file__])
+    session = new_session(mcp_servers=[session_pb2.McpServer(name="asking", stdio=stdio)])
+    driver = session.driver()
+    await driver.send(session.prompt("Ask"))
+    form = (await session.next(Kind.FORM_REQUESTED)).form_requested
+    assert (form.message, form.server_name, form.call_id) == ("Your name?", "asking", "call_a")
+    assert json.loads(form.schema_json)["required"] == ["name"]
+    filled = interaction_pb2.FormAnswer(
+        action=interaction_pb2.FORM_ACTION_ACCEPT, content_json='{"name": "Änn"}'
+    )
+    await driver.answer(form.request_id, filled)
+    await session.turn_ended()
+    told = json.loads(session.tool_results["call_a"].output)
+    assert (told["action"], told["content"]) == ("accept", {"name": "Änn"})
+
+    await driver.send(session.prompt("Ask again"))
+    form = (await session.next(Kind.FORM_REQUESTED)).form_requested
+    declined = interaction_pb2.FormAnswer(action=interaction_pb2.FORM_ACTION_DECLINE)
+    await driver.answer(form.request_id, declined)
+    await session.turn_ended()
+    assert json.loads(session.tool_results["call_b"].output)["action"] == "decline"
+    assert not session.of(Kind.PERMISSION_REQUESTED)
+
+
+async def test_a_search_of_the_provider_is_shown(
+    new_session: NewSession, model: ResponsesServer
+) -> None:
+    model.script(reply(web_search("cats"), text("Cats.")))
+    session = new_session()
+    await session.driver().send(session.prompt("Look for cats"))
+    await session.turn_ended()
+    calls = [
+        part.tool_call
+        for event in session.of(Kind.ITEM_COMPLETED)
+        for part in event.item_completed.item.content
+        if part.WhichOneof("part") == "tool_call"
+    ]
+    [search] = calls
+    assert search.name == "web_search"
+    assert json.loads(search.arguments_json)["query"] == "cats"
+    assert "ws_1" in session.tool_results
 
 
 async def test_an_image_reaches_the_model(new_session: NewSession, model: ResponsesServer) -> None:

@@ -200,6 +200,10 @@ class CodexDriver(Driver, Listener):
         if attachment.open and attachment.turn_open:
             await self._stop_turn(attachment, server)
         if attachment.open:
+            threads = [attachment.thread_id, *attachment.normalizer.threads.children]
+            for thread_id in threads:
+                params = {"threadId": thread_id}
+                await self._try(attachment, "thread/backgroundTerminals/clean", params)
             await self._try(attachment, "thread/unsubscribe", {"threadId": attachment.thread_id})
         server.detach(attachment, AgentExit(expected=True, message="The session left Codex."))
         await attachment.drained()

@@ -42,14 +42,14 @@ class _Open:
     Attributes:
         item: As it was started.
         parts: Kind and native index of each part, in the order in which they appeared.
-        texts: What the deltas gave each of them.
+        texts: The pieces that the deltas gave each of them.
         cut: The agent has given it up: the next message supersedes it.
     """
 
     item: item_pb2.Item
     thread_id: str
     parts: list[tuple[str, int]] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
+    texts: list[list[str]] = field(default_factory=list)
     cut: bool = False
 
     def index(self, kind: str, native: int) -> int:
@@ -57,7 +57,7 @@ class _Open:
         key = (kind, native)
         if key not in self.parts:
             self.parts.append(key)
-            self.texts.append("")
+            self.texts.append([])
         return self.parts.index(key)
 
 
@@ -107,7 +107,7 @@ class Messages:
             opened = self._open[item_id] = _Open(head, place.thread_id)
         native = whole_in(params, f"{kind}Index")
         index = opened.index(kind, native or 0)
-        opened.texts[index] += text
+        opened.texts[index].append(text)
         what = event_pb2.DELTA_KIND_TEXT if kind == _TEXT else event_pb2.DELTA_KIND_REASONING
         return [delta(item_id, index, what, text, raw)]
 
@@ -199,7 +199,7 @@ def _failed(opened: _Open, superseded_by: str, raw: Raw) -> Draft:
     item.CopyFrom(opened.item)
     item.superseded_by = superseded_by
     item.content.extend(
-        _part(key, text) for key, text in zip(opened.parts, opened.texts, strict=True)
+        _part(key, "".join(text)) for key, text in zip(opened.parts, opened.texts, strict=True)
     )
     return completed(item, raw, failed=True, synthetic=True)
 
