@@ -126,13 +126,18 @@ def reply(
     finish_reason: str | None = None,
     usage: Mapping[str, Any] | None = None,
 ) -> ChatReply:
-    """An answer of these steps. The finish reason follows from them unless given."""
+    """An answer of these steps. The finish reason follows from them unless given.
+
+    With an empty one the answer ends without saying that it ends.
+    """
     calls = any(isinstance(step, Piece) and step.calls_tool for step in steps)
     return ChatReply(
         steps,
         when=when,
         repeat=repeat,
-        finish_reason=finish_reason or ("tool_calls" if calls else "stop"),
+        finish_reason=("tool_calls" if calls else "stop")
+        if finish_reason is None
+        else finish_reason,
         usage=usage or {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
     )
 
@@ -264,6 +269,9 @@ class ChatCompletionsServer(ModelServer[ChatRequest, ChatReply]):
                 if self._pace:
                     await asyncio.sleep(self._pace)
                 await say([{"index": 0, "delta": delta}])
+        if not scripted.finish_reason:
+            await response.write_eof()
+            return
         await say([{"index": 0, "delta": {}, "finish_reason": scripted.finish_reason}])
         await say([], usage=dict(scripted.usage))
         await response.write(b"data: [DONE]\n\n")

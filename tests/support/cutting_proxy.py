@@ -3,6 +3,8 @@
 import asyncio
 from urllib.parse import urlsplit
 
+from tests.support.model_server import DEADLINE
+
 
 class CuttingProxy:
     """Use as an async context manager; `via(url)` gives the URL to reach `url` by.
@@ -17,7 +19,8 @@ class CuttingProxy:
         self._all: set[asyncio.StreamWriter] = set()
         self._open = asyncio.Event()
         self._open.set()
-        self.opened = 0
+        self._opened = 0
+        self._news = asyncio.Condition()
 
     async def via(self, url: str) -> str:
         """The URL of the proxy, which now leads to `url`."""
@@ -39,6 +42,11 @@ class CuttingProxy:
         """Let event streams be opened again."""
         self._open.set()
 
+    async def streams_opened(self, count: int) -> None:
+        """Wait until that many event streams were opened, all in all."""
+        async with asyncio.timeout(DEADLINE), self._news:
+            await self._news.wait_for(lambda: self._opened >= count)
+
     async def __aenter__(self) -> "CuttingProxy":
         return self
 
@@ -56,7 +64,9 @@ class CuttingProxy:
             if head.startswith(b"GET /global/event"):
                 await self._open.wait()
                 self._streams.add(writer)
-                self.opened += 1
+                async with self._news:
+                    self._opened += 1
+                    self._news.notify_all()
             there, back = await asyncio.open_connection(*self._target)
             self._all.add(back)
             back.write(head)

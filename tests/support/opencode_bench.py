@@ -1,5 +1,6 @@
 """Sessions of the real OpenCode at driver level: a fake session, a scripted model, a server."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -9,10 +10,12 @@ from typing import Any
 from agentstream.v1 import interaction_pb2, session_pb2
 from agentstreamd.adapters.base import HostContext
 from agentstreamd.adapters.opencode.adapter import OpenCodeAdapter
+from agentstreamd.adapters.opencode.driver import OpenCodeDriver
 from agentstreamd.adapters.opencode.server import Limits
 from agentstreamd.adapters.opencode.turns import Guards
 from agentstreamd.process import ProcessHost
 from tests.support.fake_session import FakeSession
+from tests.support.model_server import DEADLINE
 
 
 @dataclass
@@ -43,6 +46,29 @@ class OpenCodeBench:
         )
         self.sessions.append(made)
         return made
+
+    async def idle(self, session: FakeSession) -> None:
+        """Wait until the server itself says that a session is idle."""
+        await self._until(session, "/session/status", lambda said, id: id not in said)
+
+    async def asks(self, session: FakeSession) -> None:
+        """Wait until the server itself says that a session asks for a permission."""
+        await self._until(
+            session, "/permission", lambda said, id: any(ask["sessionID"] == id for ask in said)
+        )
+
+    async def _until(
+        self, session: FakeSession, path: str, wanted: Callable[[Any, str], bool]
+    ) -> None:
+        driver = session.drivers[-1]
+        assert isinstance(driver, OpenCodeDriver)
+        assert driver.server is not None
+        async with asyncio.timeout(DEADLINE):
+            while not wanted(
+                await driver.server.api.get(path, session.config.working_directory),
+                session.native_session_id,
+            ):
+                await asyncio.sleep(0.05)
 
     def server_pid(self) -> int:
         """The process id of the only server."""

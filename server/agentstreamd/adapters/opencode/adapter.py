@@ -16,7 +16,7 @@ from agentstreamd.adapters.base import (
     HostContext,
     Normalizer,
 )
-from agentstreamd.adapters.opencode import client_side, launch
+from agentstreamd.adapters.opencode import client_side, ignored, launch
 from agentstreamd.adapters.opencode.driver import OpenCodeDriver
 from agentstreamd.adapters.opencode.normalizer import OpenCodeNormalizer
 from agentstreamd.adapters.opencode.pool import Pool
@@ -114,6 +114,10 @@ class OpenCodeAdapter(Adapter):
         return OpenCodeDriver(
             context, lambda: str(self._executable()), self._pool, self._limits, self._guards
         )
+
+    def ignored(self, message: bytes) -> str:
+        """See `Adapter.ignored`."""
+        return ignored.ignored(message)
 
     def client_actions(self, messages: Sequence[bytes]) -> list[ClientAction]:
         """See `Adapter.client_actions`."""

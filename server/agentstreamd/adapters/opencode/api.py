@@ -35,12 +35,15 @@ class Api:
     """The API of one server. `request_seconds` bounds every request."""
 
     def __init__(self, url: str, password: str, *, request_seconds: float) -> None:
+        self._settings: dict[str, Any] = {
+            "base_url": url,
+            "auth": httpx.BasicAuth(USER, password),
+            "timeout": request_seconds,
+            "trust_env": False,  # a proxy has no business with a server on loopback
+        }
         self._client = httpx.AsyncClient(
-            base_url=url,
-            auth=httpx.BasicAuth(USER, password),
-            timeout=request_seconds,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
-            trust_env=False,  # a proxy has no business with a server on loopback
+            **self._settings,
         )
         self._seconds = request_seconds
 
@@ -80,10 +83,13 @@ class Api:
         server sends a heartbeat every ten.
         """
         timeout = httpx.Timeout(self._seconds, read=silence_seconds)
+        # A connection of its own: one that was kept from before may be dead already.
+        client = httpx.AsyncClient(**self._settings)
         try:
-            async with aconnect_sse(
-                self._client, "GET", "/global/event", timeout=timeout
-            ) as source:
+            async with (
+                client,
+                aconnect_sse(client, "GET", "/global/event", timeout=timeout) as source,
+            ):
                 source.response.raise_for_status()
                 async for said in source.aiter_sse():
                     yield said.data.encode()

@@ -74,6 +74,11 @@ class OpenCodeDriver(Driver, Listener):
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def server(self) -> Server | None:
+        """The server it uses now."""
+        return self._server
+
     # --- Driver --------------------------------------------------------------------------------
 
     async def send(self, prompt: Prompt) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentstream.v1 import error_pb2
-from agentstreamd.adapters.opencode.native import JsonObject, dict_in, dump, number_in, text_in
+from agentstreamd.adapters.opencode.native import JsonObject, dict_in, dump, int_in, text_in
 from agentstreamd.model import Draft, Kind, event
 
 ABORTED = "MessageAbortedError"
@@ -52,11 +52,11 @@ def error_of(native: JsonObject) -> error_pb2.Error:
     if not message:  # an invalid configuration says what and where in other fields
         message = f"{name or 'unknown error'} {dump(data)[:1000] if data else ''}".strip()
     message = message.split(_STACK)[0]
-    status = number_in(data, "statusCode")
+    status = int_in(data, "statusCode")
     error = error_pb2.Error(message=message, native_code=name)
-    error.code = classify(name, int(status) if status is not None else None, message)
+    error.code = classify(name, status, message)
     if status is not None:
-        error.http_status = int(status)
+        error.http_status = status
     return error
 
 

@@ -44,6 +44,9 @@ IGNORED = frozenset({"sync", "session.diff", "command.executed"})
 """Left out on purpose: twins of other events, diffs that come another way, an echo."""
 
 
+_LARGEST = 2**31
+
+
 class Unreadable(ValueError):
     """An event is not a JSON object of the known shape. `str(error)` says why."""
 
@@ -199,6 +202,12 @@ def number_in(value: JsonObject, key: str) -> float | None:
     """The number under `key`; None where it is none."""
     said = value.get(key)
     return said if isinstance(said, int | float) and not isinstance(said, bool) else None
+
+
+def int_in(value: JsonObject, key: str) -> int | None:
+    """The whole number under `key`; None where it is none, or one that no figure here can be."""
+    said = number_in(value, key)
+    return int(said) if said is not None and abs(said) < _LARGEST else None
 
 
 def texts(values: list[Any]) -> list[str]:

@@ -13,10 +13,9 @@ driver adds what it fetched itself in the same shape, and these:
 The mapping, row by row, is in docs/mapping-opencode.md.
 """
 
-import re
 from collections.abc import Callable, Iterable
 
-from agentstream.v1 import error_pb2, event_pb2
+from agentstream.v1 import error_pb2
 from agentstreamd.adapters.base import Normalizer
 from agentstreamd.adapters.opencode import client_side
 from agentstreamd.adapters.opencode.messages import Messages
@@ -30,16 +29,12 @@ from agentstreamd.adapters.opencode.native import (
     text_in,
 )
 from agentstreamd.adapters.opencode.requests import Ask, Grant, Requests
+from agentstreamd.adapters.opencode.sessions import deleted_draft, session_draft
 from agentstreamd.adapters.opencode.status import StatusLines
-from agentstreamd.adapters.opencode.threads import Message, Thread
+from agentstreamd.adapters.opencode.threads import Message, Thread, Threads
 from agentstreamd.adapters.opencode.tools import Tools
 from agentstreamd.adapters.opencode.turns import Guards, Turns
-from agentstreamd.model import Draft, Kind, event, unparsed
-
-WAITING_EVENTS = 1024
-"""Events of a sub-agent that wait until it is known which call runs it, at most."""
-
-_DEFAULT_TITLE = re.compile(r"(New|Child) session - \d{4}-\d\d-\d\dT")
+from agentstreamd.model import Draft, Kind, unparsed
 
 
 class OpenCodeNormalizer(Normalizer):
@@ -65,10 +60,7 @@ class OpenCodeNormalizer(Normalizer):
         self.requests.granted.update(grants)
         self._messages = Messages()
         self._status = StatusLines(self._next_id)
-        self._threads: dict[str, Thread] = {}
-        self._root = session_id
-        self._waiting: dict[str, list[Event]] = {}
-        self._foreign: set[str] = set()
+        self._threads = Threads(session_id)
         self._ours: set[str] = set()
         self._unnamed_prompts = 0
         self._count = 0
@@ -96,12 +88,7 @@ class OpenCodeNormalizer(Normalizer):
     @property
     def session_id(self) -> str:
         """The native session; empty until it is known."""
-        return self._root
-
-    @property
-    def children(self) -> list[str]:
-        """The native sessions of sub-agents."""
-        return [name for name in self._threads if name != self._root] + list(self._waiting)
+        return self._threads.root_id
 
     # The interface
 
@@ -115,27 +102,12 @@ class OpenCodeNormalizer(Normalizer):
             return self._on_own(said)
         if said.is_noise:
             return []
-        session_id = said.session_id
-        if session_id in self._foreign:
-            return []
-        if not session_id:
-            return (
-                self._on_error(self._thread(""), said)
-                if said.type == "session.error"
-                else (self._status.unknown(said))
-            )
-        thread = self._find(session_id, said)
-        if thread is None:
-            if said.is_session and not text_in(dict_in(said.properties, "info"), "parentID"):
-                self._foreign.add(session_id)
-                self._waiting.pop(session_id, None)
-                return []
-            waiting = self._waiting.setdefault(session_id, [])
-            if len(waiting) < WAITING_EVENTS:
-                waiting.append(said)
-                return []
-            return self._admit(session_id, "")
-        return self._handle(thread, said)
+        if said.session_id:
+            thread = self._threads.find(said, self._tools.of_child)
+            return [] if thread is None else self._handle(thread, said)
+        if said.type == "session.error":
+            return self._on_error(self._threads.root, said)
+        return self._status.unknown(said)
 
     def sent(self, message: bytes) -> list[Draft]:
         """Take one request that is made to the server: `{method, path, body}` as JSON."""
@@ -156,11 +128,11 @@ class OpenCodeNormalizer(Normalizer):
     def finish(self) -> list[Draft]:
         """Say what was held back; whatever runs or waits on the server is gone."""
         drafts = self.requests.release() + self._messages.close_user()
-        for session_id in list(self._waiting):
+        for session_id in self._threads.waiting:
             drafts += self._admit(session_id, "")
         self.turns.open = False
         self.requests.forget()
-        self._messages.lost_connection(list(self._threads.values()))
+        self._messages.lost_connection(self._threads.all)
         return drafts
 
     # For the driver
@@ -179,35 +151,10 @@ class OpenCodeNormalizer(Normalizer):
 
     # Threads
 
-    def _thread(self, session_id: str) -> Thread:
-        root = not session_id or session_id == self._root
-        return self._threads.get(session_id) or Thread(session_id, root)
-
-    def _find(self, session_id: str, said: Event) -> Thread | None:
-        """The thread of a native session; None for a sub-agent of which the call isn't known."""
-        thread = self._threads.get(session_id)
-        if thread is not None:
-            return thread
-        parent = text_in(dict_in(said.properties, "info"), "parentID") if said.is_session else ""
-        if not self._root and not parent:
-            self._root = session_id
-        if session_id == self._root:
-            thread = self._threads[session_id] = Thread(session_id, root=True)
-            return thread
-        tool = self._tools.of_child(session_id)
-        if tool is not None:
-            thread = Thread(session_id, root=False, parent_item=tool.part_id)
-            self._threads[session_id] = thread
-        return thread
-
     def _admit(self, session_id: str, parent_item: str) -> list[Draft]:
         """It is known where a sub-agent stands: take what it said so far."""
-        thread = Thread(session_id, root=False, parent_item=parent_item)
-        self._threads[session_id] = thread
-        drafts = []
-        for said in self._waiting.pop(session_id, ()):
-            drafts += self._handle(thread, said)
-        return drafts
+        thread, waiting = self._threads.admit(session_id, parent_item)
+        return [draft for said in waiting for draft in self._handle(thread, said)]
 
     def _handle(self, thread: Thread, said: Event) -> list[Draft]:
         handler = self._handlers.get(said.type)
@@ -241,39 +188,61 @@ class OpenCodeNormalizer(Normalizer):
         self, thread: Thread, said: Event, message_id: str, info: JsonObject
     ) -> list[Draft]:
         raw = (said.native,)
+        begun: list[Draft] = []
         message = thread.messages.get(message_id)
         if message is None:
+            begun = self._complete_deferred(thread)
             message = Message(message_id, "assistant", thread)
             thread.messages[message_id] = message
         if message.completed:
             return []
         message.answers = text_in(info, "parentID")
         message.finish = text_in(info, "finish")
-        drafts: list[Draft] = []
+        drafts = begun
         if thread.root:
             drafts += self.turns.begin(raw, message.answers)
             self.turns.on_message(message)
         drafts += self._messages.begin(message, raw)
         if number_in(dict_in(info, "time"), "completed") is None:
             return drafts
-        message.completed = True
+        if message.finish and not message.stepped and not dict_in(info, "error"):
+            # The server writes a message down late: as it has become, before its parts have come.
+            message.deferred = said
+            return drafts
+        return drafts + self._complete(message, said)
+
+    def _complete(self, message: Message, said: Event) -> list[Draft]:
+        info, raw = dict_in(said.properties, "info"), (said.native,)
+        message.completed, message.deferred = True, None
+        drafts: list[Draft] = []
         error = dict_in(info, "error")
         if error:
             message.error = error
-            if thread.root:
+            if message.thread.root:
                 drafts += self.turns.on_error(error, raw)
         drafts += self._messages.complete(message, info, said.native)
-        return drafts + (self._end_if_done(raw) if thread.root else [])
+        return drafts + (self._end_if_done(raw) if message.thread.root else [])
+
+    def _complete_deferred(self, thread: Thread) -> list[Draft]:
+        """Nothing more comes of messages that said so before their parts came."""
+        drafts: list[Draft] = []
+        for message in thread.messages.values():
+            if message.deferred is not None:
+                drafts += self._complete(message, message.deferred)
+        return drafts
 
     def _on_delta(self, thread: Thread, said: Event) -> list[Draft]:
-        if text_in(said.properties, "field") not in ("text", ""):
+        message_id = text_in(said.properties, "messageID")
+        if text_in(said.properties, "field") not in ("text", "") or not message_id:
             return self._status.unknown(said, thread.parent_item)
-        message, drafts = self._message_of(thread, text_in(said.properties, "messageID"), said)
+        message, drafts = self._message_of(thread, message_id, said)
         return drafts + self._messages.on_delta(message, said)
 
     def _on_part(self, thread: Thread, said: Event) -> list[Draft]:
         part = dict_in(said.properties, "part")
         message_id, kind = text_in(part, "messageID"), text_in(part, "type")
+        if not message_id or not text_in(part, "id"):
+            return self._status.unknown(said, thread.parent_item)
         known = thread.messages.get(message_id)
         if known is not None and known.role == "user":
             return self._on_user_part(thread, known, said, part)
@@ -285,6 +254,7 @@ class OpenCodeNormalizer(Normalizer):
             case "tool":
                 drafts += self._on_tool(message, said, part)
             case "step-finish":
+                message.stepped = True
                 drafts += self._status.on_part(message, said, part)
                 drafts += self.turns.on_step(text_in(part, "id"), part, root=thread.root)
             case _:
@@ -310,7 +280,7 @@ class OpenCodeNormalizer(Normalizer):
         tool = self._tools.of_call(text_in(part, "callID"))
         if tool is not None and tool.called:
             drafts += self.requests.on_called(tool.call_id)
-        if tool is not None and tool.child and tool.child not in self._threads:
+        if tool is not None and tool.child and not self._threads.knows(tool.child):
             drafts += self._admit(tool.child, tool.part_id)
         return drafts
 
@@ -334,40 +304,13 @@ class OpenCodeNormalizer(Normalizer):
     def _on_session(self, thread: Thread, said: Event) -> list[Draft]:
         info = dict_in(said.properties, "info")
         thread.directory = text_in(info, "directory") or thread.directory
-        if not thread.root:
-            return []
-        model, title = dict_in(info, "model"), text_in(info, "title")
-        name = text_in(model, "id")
-        if name and text_in(model, "providerID"):
-            name = f"{text_in(model, 'providerID')}/{name}"
-        made = event()
-        if said.type == "session.created":
-            began = made.session_started
-            made.native_session_id = thread.session_id
-            began.agent, began.agent_version = "opencode", text_in(info, "version")
-            began.working_directory = thread.directory
-            began.model, began.mode = name, text_in(info, "agent")
-            return [Draft(Kind.SESSION_STARTED, made, (said.native,))]
-        updated = made.session_updated
-        updated.native_session_id = thread.session_id
-        if name:
-            updated.model = name
-        if text_in(info, "agent"):
-            updated.mode = text_in(info, "agent")
-        if title and not _DEFAULT_TITLE.match(title):
-            updated.title = title
-        return [Draft(Kind.SESSION_UPDATED, made, (said.native,))]
+        return [session_draft(thread, said, info)] if thread.root else []
 
     def _on_deleted(self, thread: Thread, said: Event) -> list[Draft]:
         if not thread.root:
             return []
-        made = event()
-        ended = made.session_ended
-        ended.reason = event_pb2.SESSION_END_REASON_NOT_RESUMABLE
-        ended.ended_by = event_pb2.SESSION_ENDER_AGENT
-        ended.message = "The session was deleted in OpenCode."
         self.turns.must_abort = self.turns.open  # deleting it does not stop it
-        return [Draft(Kind.SESSION_ENDED, made, (said.native,))]
+        return [deleted_draft(said)]
 
     def _on_status(self, thread: Thread, said: Event) -> list[Draft]:
         status = dict_in(said.properties, "status")
@@ -386,9 +329,11 @@ class OpenCodeNormalizer(Normalizer):
                 return self._status.unknown(said, thread.parent_item)
 
     def _on_idle(self, thread: Thread, said: Event) -> list[Draft]:
+        drafts = self._complete_deferred(thread)
         if not thread.root:
-            return []
-        return self._forget_if_over(self.requests.release() + self.turns.on_idle((said.native,)))
+            return drafts
+        drafts += self.requests.release() + self.turns.on_idle((said.native,))
+        return self._forget_if_over(drafts)
 
     def _on_error(self, thread: Thread, said: Event) -> list[Draft]:
         error = dict_in(said.properties, "error")
@@ -408,7 +353,7 @@ class OpenCodeNormalizer(Normalizer):
     def _on_own(self, said: Event) -> list[Draft]:
         match said.type:
             case "agentstream.reconnected":
-                self._messages.lost_connection(list(self._threads.values()))
+                self._messages.lost_connection(self._threads.all)
                 return []
             case "agentstream.gone":
                 return self.requests.on_gone(text_in(said.properties, "requestID"))
@@ -420,6 +365,7 @@ class OpenCodeNormalizer(Normalizer):
                 if turn and turn != self.turns.native_id:
                     return []
                 drafts = self._messages.close_user() + self.requests.release()
+                drafts += self._complete_deferred(self._threads.root)
                 return self._forget_if_over(drafts + self.turns.end(()))
             case _:
                 return self._status.unknown(said)

@@ -9,8 +9,8 @@ from agentstreamd.adapters.opencode.native import (
     JsonObject,
     dict_in,
     dump,
+    int_in,
     list_in,
-    number_in,
     text_in,
     texts,
 )
@@ -91,9 +91,9 @@ class StatusLines:
         message = text_in(status, "message") or "The model could not be reached."
         error = error_pb2.Error(message=message, will_retry=True)
         error.code = classify("", None, message) or error_pb2.ERROR_CODE_PROVIDER_FAILED
-        attempt = number_in(status, "attempt")
+        attempt = int_in(status, "attempt")
         if attempt is not None:
-            error.attempt = int(attempt)
+            error.attempt = attempt
         drafts = [error_draft(error, (event.native,))]
         drafts += self._say(
             self._next_id("retry"),

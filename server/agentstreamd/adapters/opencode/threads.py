@@ -3,9 +3,14 @@
 A session of a client is one native session, the root, and one for each sub-agent: a thread each.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agentstream.v1 import event_pb2
+from agentstreamd.adapters.opencode.native import Event, dict_in, text_in
+
+WAITING_EVENTS = 1024
+"""Events of a sub-agent that wait until it is known which call runs it, at most."""
 
 
 @dataclass(slots=True)
@@ -41,6 +46,8 @@ class Message:
         ours: It is the echo of a prompt.
         started: Its item was started.
         completed: It is complete.
+        stepped: Its step of the model has ended: its parts are whole.
+        deferred: The event that called it complete while its parts were still to come.
         finish: Why the model stopped; empty when it has not, or nobody says.
         error: The native error it ended with, if it did.
         slots: Its text and reasoning parts by native id, in order.
@@ -54,6 +61,8 @@ class Message:
     ours: bool = False
     started: bool = False
     completed: bool = False
+    stepped: bool = False
+    deferred: Event | None = None
     finish: str = ""
     error: dict[str, object] | None = None
     slots: dict[str, Slot] = field(default_factory=dict)
@@ -77,3 +86,72 @@ class Thread:
     parent_item: str = ""
     directory: str = ""
     messages: dict[str, Message] = field(default_factory=dict)
+
+
+class Threads:
+    """The threads of one client's session, and what waits until its thread is known.
+
+    Attributes:
+        root_id: The native session; empty until it is known.
+    """
+
+    def __init__(self, root_id: str) -> None:
+        """The threads of the native session `root_id`; of the first that comes, if empty."""
+        self.root_id = root_id
+        self._known: dict[str, Thread] = {}
+        self._waiting: dict[str, list[Event]] = {}
+        self._foreign: set[str] = set()
+
+    @property
+    def all(self) -> list[Thread]:
+        """All that are known."""
+        return list(self._known.values())
+
+    @property
+    def root(self) -> Thread:
+        """The root."""
+        return self._known.get(self.root_id) or Thread(self.root_id, root=True)
+
+    @property
+    def waiting(self) -> list[str]:
+        """Sub-agents of which it is not known where they stand."""
+        return list(self._waiting)
+
+    def knows(self, session_id: str) -> bool:
+        """Whether it is known where a native session stands."""
+        return session_id in self._known
+
+    def find(self, said: Event, call_of: Callable[[str], str]) -> Thread | None:
+        """The thread of an event; None where the event waits, or is none of this session's.
+
+        `call_of` gives the item of the call that runs a sub-agent, or nothing.
+        """
+        session_id = said.session_id
+        thread = self._known.get(session_id)
+        if thread is not None or session_id in self._foreign:
+            return thread
+        parent = text_in(dict_in(said.properties, "info"), "parentID") if said.is_session else ""
+        if not self.root_id and not parent:
+            self.root_id = session_id
+        if session_id == self.root_id:
+            return self._add(session_id, "")
+        call = call_of(session_id)
+        if call:
+            return self._add(session_id, call)
+        if said.is_session and not parent:
+            self._foreign.add(session_id)
+            self._waiting.pop(session_id, None)
+            return None
+        waiting = self._waiting.setdefault(session_id, [])
+        if len(waiting) < WAITING_EVENTS:
+            waiting.append(said)
+        return None
+
+    def admit(self, session_id: str, parent_item: str) -> tuple[Thread, list[Event]]:
+        """It is known where a sub-agent stands; what waited for that comes along."""
+        return self._add(session_id, parent_item), self._waiting.pop(session_id, [])
+
+    def _add(self, session_id: str, parent_item: str) -> Thread:
+        root = session_id == self.root_id
+        thread = self._known[session_id] = Thread(session_id, root, parent_item)
+        return thread

@@ -9,7 +9,7 @@ from agentstreamd.adapters.opencode.native import (
     JsonObject,
     dict_in,
     dump,
-    number_in,
+    int_in,
     text_in,
     tool_input,
 )
@@ -72,9 +72,10 @@ class Tools:
         """The tool part with this call id."""
         return self._by_call.get(call_id)
 
-    def of_child(self, session_id: str) -> Tool | None:
-        """The tool part that runs this sub-agent."""
-        return next((tool for tool in self._by_part.values() if tool.child == session_id), None)
+    def of_child(self, session_id: str) -> str:
+        """The item of the call that runs this sub-agent; empty where none is known."""
+        tools = self._by_part.values()
+        return next((tool.part_id for tool in tools if tool.child == session_id), "")
 
     def on_part(self, message: Message, event: Event, part: JsonObject) -> list[Draft]:
         """Take a snapshot of a tool part."""
@@ -105,7 +106,7 @@ class Tools:
 
     def _new(self, part: JsonObject) -> Tool:
         part_id = text_in(part, "id")
-        tool = Tool(part_id, text_in(part, "callID") or part_id, text_in(part, "tool"))
+        tool = Tool(part_id, text_in(part, "callID") or part_id, text_in(part, "tool") or "unknown")
         self._by_part[part_id] = tool
         self._by_call[tool.call_id] = tool
         return tool
@@ -150,7 +151,7 @@ class Tools:
         failed = status == "error"
         # The server renames a call that it can't carry out, and completes it.
         is_error = failed or (name == _INVALID and tool.name != _INVALID)
-        exit_code = number_in(metadata, "exit")
+        exit_code = int_in(metadata, "exit")
         more = files.attachments(state)
         if not is_error:
             more += files.result_files(tool.name, dict_in(state, "input"), metadata)
@@ -163,7 +164,7 @@ class Tools:
             call_id=tool.call_id,
             output=text_in(state, "error") if failed else text_in(state, "output"),
             is_error=is_error,
-            exit_code=int(exit_code) if exit_code is not None else None,
+            exit_code=exit_code,
             parent_id=tool.part_id,
             native_item_id=tool.part_id,
             more=more,

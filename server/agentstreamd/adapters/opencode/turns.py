@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 from agentstream.v1 import error_pb2, event_pb2, session_pb2
 from agentstreamd.adapters.opencode.errors import ABORTED, error_draft, error_of, is_stack_of
-from agentstreamd.adapters.opencode.native import JsonObject, dict_in, number_in
+from agentstreamd.adapters.opencode.native import JsonObject, dict_in, int_in, number_in
 from agentstreamd.adapters.opencode.threads import Message
 from agentstreamd.model import Draft, Kind, event
 
 _MICRO = 1_000_000
+_LARGEST_COST = 1_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +104,16 @@ class Turns:
         tokens = dict_in(part, "tokens")
         cache = dict_in(tokens, "cache")
         for name, value in (
-            ("input", number_in(tokens, "input")),
-            ("output", number_in(tokens, "output")),
-            ("reasoning", number_in(tokens, "reasoning")),
-            ("read", number_in(cache, "read")),
-            ("write", number_in(cache, "write")),
+            ("input", int_in(tokens, "input")),
+            ("output", int_in(tokens, "output")),
+            ("reasoning", int_in(tokens, "reasoning")),
+            ("read", int_in(cache, "read")),
+            ("write", int_in(cache, "write")),
         ):
             if value is not None:
-                self._tokens[name] = self._tokens.get(name, 0) + int(value)
-        self._cost += number_in(part, "cost") or 0.0
+                self._tokens[name] = self._tokens.get(name, 0) + value
+        cost = number_in(part, "cost") or 0.0
+        self._cost += cost if 0 <= cost < _LARGEST_COST else 0.0
         if not root:
             return []
         self._unfinished = self._unfinished + 1 if part.get("reason") == "unknown" else 0
