@@ -1,0 +1,1 @@
+"""Amp: normalizer, driver and the permission helper of the `amp` command line."""
