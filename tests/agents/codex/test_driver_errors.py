@@ -1,6 +1,7 @@
 """The driver of Codex: errors of the provider, cut answers, deaths."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from agentstream.v1 import (
     error_pb2,
     item_pb2,
 )
+from agentstreamd.adapters.base import AgentFailed
 from agentstreamd.model import Kind
 from agentstreamd.process import ProcessHost
 from tests.support.codex_driver import COMPLETED, FAILED, INTERRUPTED, NewSession, server_of
@@ -155,3 +157,19 @@ async def test_closing_leaves_the_server_to_the_others(
     gate.open()
     assert (await stays.turn_ended()).status == COMPLETED
     server_of(processes)
+
+
+@pytest.fixture
+def broken_configuration(codex_env: dict[str, str]) -> None:
+    Path(codex_env["CODEX_HOME"], "config.toml").write_text("model = [broken")
+
+
+@pytest.mark.usefixtures("broken_configuration")
+async def test_a_configuration_that_codex_cannot_read_fails_the_message(
+    new_session: NewSession,
+) -> None:
+    session = new_session()
+    with pytest.raises(AgentFailed, match="configuration") as raised:
+        await session.driver().send(session.prompt("Go"))
+    assert raised.value.code == error_pb2.ERROR_CODE_AGENT_START_FAILED
+    assert not session.exits

@@ -85,6 +85,7 @@ class Attachment:
         if not self._ended:
             self._ended = True
             self._last = exit
+            self._room.set()
             self._queue.append(exit)
             self._news.set()
             self._wake()
@@ -132,12 +133,12 @@ class Attachment:
             raise
         except Exception:
             _log.exception("what Codex says of thread %s can't be put out", self.thread_id)
-            self._ended = True
-            self._room.set()
             self._listener.on_exit(
                 AgentExit(expected=False, message="The daemon failed to take Codex's output.")
             )
         finally:
+            self._ended = True
+            self._room.set()
             self._wake()
 
     async def _batch(self) -> AgentExit | None:

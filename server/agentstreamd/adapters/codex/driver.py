@@ -76,6 +76,7 @@ class CodexDriver(Driver, Listener):
         self._interrupting: asyncio.Task[None] | None = None
         self._model = ""
         self._planning = False
+        self._begun = False
 
     # --- Driver --------------------------------------------------------------------------------
 
@@ -229,7 +230,9 @@ class CodexDriver(Driver, Listener):
         self._planning = False
         if server is not None:
             self._pool.release(server)
-        self._context.sink.exited(exit)
+        if self._begun:
+            self._begun = False
+            self._context.sink.exited(exit)
 
     # --- turns ---------------------------------------------------------------------------------
 
@@ -300,7 +303,6 @@ class CodexDriver(Driver, Listener):
         if attachment is not None and server is not None:
             if attachment.open and server.alive:
                 return attachment
-            server.detach(attachment, AgentExit(expected=False, message="Codex's server ended."))
             await attachment.drained()  # its last events come before those of the next
         self._connecting = asyncio.create_task(self._connect())
         try:
@@ -335,12 +337,15 @@ class CodexDriver(Driver, Listener):
                 }
                 await self._request(attachment, "thread/settings/update", params)
                 self._planning = True
-        except BaseException:
-            exit = AgentExit(expected=True, message="The session could not begin on this server.")
-            server.detach(attachment, exit)
+        except BaseException as error:
+            # Told by the error alone: for the stream this process was never there.
+            server.detach(attachment, AgentExit(expected=True))
             with contextlib.suppress(asyncio.CancelledError):
                 await attachment.drained()
+            if isinstance(error, Refused) and error.code == error_pb2.ERROR_CODE_AGENT_INTERNAL:
+                error.code = error_pb2.ERROR_CODE_AGENT_START_FAILED
             raise
+        self._begun = True
         return attachment
 
     async def _begin_thread(self, server: AppServer, attachment: Attachment) -> None:

@@ -99,11 +99,17 @@ class AppServer:
                 self._attach(message.thread_id, attachment)
             attachment.put(message)
 
-        self.attachments.add(attachment)
-        for warning in self._warnings:
-            attachment.put(warning)
+        if attachment not in self.attachments:
+            self.attachments.add(attachment)
+            for warning in self._warnings:
+                attachment.put(warning)
         resumed = text_in(params, "threadId")
         if resumed:
+            if resumed in self._routes:
+                raise AgentFailed(
+                    f"Another session works on the thread {resumed} of Codex.",
+                    error_pb2.ERROR_CODE_AGENT_START_FAILED,
+                )
             # A thread that is still loaded may speak before the answer comes.
             self._attach(resumed, attachment)
         return await self.rpc.request(method, params, on_line=on_line, on_response=on_response)

@@ -203,6 +203,20 @@ async def test_what_a_thread_says_before_it_is_known_waits_for_it(new_session: N
     assert [(server.name, server.status) for server in servers.servers] == [("early", "ready")]
 
 
+async def test_two_sessions_cannot_work_on_one_thread(new_session: NewSession) -> None:
+    session = new_session()
+    await session.driver().send(session.prompt("say hello"))
+    await session.turn_ended()
+    other = new_session()
+    other.native_session_id = session.native_session_id
+    with pytest.raises(AgentFailed, match="Another session"):
+        await other.driver().send(other.prompt("say mine"))
+    assert not other.exits, "for its stream the server was never there"
+    await session.drivers[0].send(session.prompt("say still mine"))
+    await session.turn_ended()
+    assert session.texts == ["hello", "still mine"]
+
+
 async def test_npms_launcher_is_passed_over(
     tmp_path: Path, processes: ProcessHost, limits: Limits
 ) -> None:
