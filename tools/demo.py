@@ -2,6 +2,7 @@
 
     AGENT=claude  the real Claude Code, pinned, with a scripted model: no key, no network (default)
     AGENT=codex   the real Codex, likewise
+    AGENT=opencode  the real OpenCode, likewise
     AGENT=mock    no agent at all
     LIVE=1        your own installed agent, with your home, login and model
 
@@ -31,11 +32,14 @@ from agentstream.client import AsyncClient, connect_aio, typed_errors
 from agentstream.v1 import event_pb2, interaction_pb2, service_pb2, session_pb2
 from agentstreamd.laws import check
 from tests.support.anthropic_server import AnthropicServer
+from tests.support.chat_completions_server import ChatCompletionsServer
 from tests.support.codex_demo_script import demo_script as codex_demo_script
 from tests.support.codex_home import codex_environment
 from tests.support.daemon import daemon
 from tests.support.demo_script import PROMPT, demo_script
 from tests.support.hermetic import claude_environment
+from tests.support.opencode_demo_script import opencode_demo_script
+from tests.support.opencode_lab import opencode_environment
 from tests.support.responses_server import ResponsesServer
 from tools.agents.install import install
 
@@ -102,6 +106,15 @@ async def _codex(scratch: Path) -> AsyncIterator[Stage]:
 
 
 @contextlib.asynccontextmanager
+async def _opencode(scratch: Path) -> AsyncIterator[Stage]:
+    executable = install("opencode").executable
+    async with ChatCompletionsServer(pace=_PACE_SECONDS if sys.stdout.isatty() else 0) as model:
+        model.script(*opencode_demo_script())
+        environment = opencode_environment(scratch / "home", model.url)
+        yield Stage(PROMPT, [f"--agent-executables=opencode={executable}"], environment)
+
+
+@contextlib.asynccontextmanager
 async def _mock(_: Path) -> AsyncIterator[Stage]:
     yield Stage(_MOCK_PROMPT)
 
@@ -111,7 +124,12 @@ async def _live(_: Path) -> AsyncIterator[Stage]:
     yield Stage(_LIVE_PROMPT, daemon_environment=os.environ)
 
 
-STAGES: Mapping[str, StageMaker] = {"claude": _claude, "codex": _codex, "mock": _mock}
+STAGES: Mapping[str, StageMaker] = {
+    "claude": _claude,
+    "codex": _codex,
+    "opencode": _opencode,
+    "mock": _mock,
+}
 """How each agent is set up to play without a key and without a network."""
 
 

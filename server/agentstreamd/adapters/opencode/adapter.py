@@ -3,8 +3,10 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from agentstream.v1 import agent_pb2, session_pb2
 from agentstreamd.adapters.base import (
@@ -26,6 +28,8 @@ from agentstreamd.process import ProcessError, ProcessSpec, plain_text
 
 COMMAND_SECONDS = 20.0
 """How long `opencode --version` and `opencode models` may take."""
+
+_Settings = TypeVar("_Settings", Limits, Guards)
 
 _OUTPUT_BYTES = 1024 * 1024
 _MODELS_SHOWN = 500
@@ -71,8 +75,17 @@ class OpenCodeAdapter(Adapter):
         self._asking = asyncio.Lock()
 
     async def start(self, host: HostContext) -> None:
-        """See `Adapter.start`."""
+        """See `Adapter.start`. Raises ValueError for an option that is none."""
         self._host = host
+        known = {field.name for kind in (Limits, Guards) for field in fields(kind)}
+        for name, value in host.options.items():
+            where = f"agents.opencode.options.{name}"
+            if name not in known:
+                raise ValueError(f"{where} is not an option; there are: {', '.join(sorted(known))}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+                raise ValueError(f"{where} must be a number of at least 0, not {value!r}")
+        self._limits = _replaced(self._limits, host.options)
+        self._guards = _replaced(self._guards, host.options)
         self._pool = Pool(host.processes, host.state_directory, self._limits, self._via)
 
     async def close(self) -> None:
@@ -189,6 +202,13 @@ class OpenCodeAdapter(Adapter):
         if self._host is None:
             raise RuntimeError("the adapter was not started")
         return self._host
+
+
+def _replaced(settings: _Settings, options: Mapping[str, object]) -> _Settings:
+    """The settings, with those options that are theirs."""
+    names = {field.name for field in fields(settings)}
+    theirs: dict[str, Any] = {k: v for k, v in options.items() if k in names}
+    return replace(settings, **theirs)
 
 
 def _description() -> agent_pb2.Agent:
