@@ -4,7 +4,8 @@ What it does with a turn is the first word of its text: `say WORDS`, `overload N
 requests first), `silent` (never answer), `stuck` (never answer anything any more), `ask METHOD` (a
 request of the server, then a turn that ends once it is answered), `garbage` (lines that are no
 messages), `die`, `flood N` (so many deltas), `child` (a thread of a sub-agent that speaks first),
-`hang` (a turn that nothing ends). Other requests get an empty result.
+`hang` (a turn that only an interrupt ends), `defy` (one that nothing ends). Other requests get an
+empty result.
 """
 
 import json
@@ -25,6 +26,7 @@ class Server:
         self.refused = 0
         self.asked: dict[int, str] = {}
         self.parents: dict[str, str] = {}
+        self.defiant: set[str] = set()
 
     def write(self, message: Json) -> None:
         """Write one message."""
@@ -76,7 +78,7 @@ class Server:
             case "turn/start":
                 self.start_turn(message["id"], params)
                 return
-            case "turn/interrupt":
+            case "turn/interrupt" if params["threadId"] not in self.defiant:
                 self.end(params["threadId"], "interrupted")
         self.write({"id": message["id"], "result": result})
 
@@ -112,7 +114,9 @@ class Server:
                     self.delta(thread_id, "flood ")
             case "child":
                 self.speak_as_child(thread_id)
-            case "hang":
+            case "hang" | "defy":
+                if word == "defy":
+                    self.defiant.add(thread_id)
                 self.delta(thread_id, "hanging")
                 return
             case _:

@@ -267,14 +267,19 @@ class CodexDriver(Driver, Listener):
         return attachment.open and bool(attachment.normalizer.turns.running)
 
     async def _stop_turn(self, attachment: Attachment, server: AppServer) -> None:
-        try:
-            async with asyncio.timeout(self._limits.interrupt_seconds):
-                await self.interrupt()
-                while attachment.open and attachment.turn_open:
-                    await attachment.turn_change()
-        except TimeoutError:
-            # What hangs for one hangs for all: they go on with another server.
-            server.fail("a turn could not be interrupted in time")
+        """End the running turn; a server that does not do so even in a second time is ended."""
+        for attempt in ("first", "second"):
+            try:
+                async with asyncio.timeout(self._limits.interrupt_seconds):
+                    await self.interrupt()
+                    while attachment.open and attachment.turn_open:
+                        await attachment.turn_change()
+                    return
+            except TimeoutError:
+                _log.warning("%s: no end of the turn (%s)", self._context.session_id, attempt)
+                # It may have much to do for others. What hangs for all must go, though.
+                await server.probe()
+        server.fail("a turn could not be interrupted in time")
 
     async def _request(self, attachment: Attachment, method: str, params: dict[str, Any]) -> None:
         """Make a request about the thread. Raises what `Rpc.request` raises."""

@@ -131,6 +131,27 @@ class TestSilence:
         assert other.texts == ["two"]
 
 
+class TestDefiance:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(linger_seconds=0, interrupt_seconds=0.2, probe_seconds=20)
+
+    async def test_a_turn_that_defies_interrupts_costs_its_server(
+        self, new_session: NewSession, processes: ProcessHost
+    ) -> None:
+        session, other = new_session(), new_session()
+        driver = session.driver()
+        await driver.send(session.prompt("defy"))
+        await session.text_delta("hanging")
+        await other.driver().send(other.prompt("say hello"))
+        await other.turn_ended()
+        await driver.close()
+        assert "could not be interrupted" in (await other.exit()).message
+        await other.drivers[0].send(other.prompt("say on"))
+        await other.turn_ended()
+        assert other.texts == ["hello", "on"]
+
+
 class TestManyAtOnce:
     @pytest.fixture
     def limits(self) -> Limits:
