@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from grpc import StatusCode, aio
 
-from agentstream.v1 import agent_pb2, error_pb2, event_pb2, item_pb2, service_pb2
+from agentstream.v1 import agent_pb2, error_pb2, item_pb2, service_pb2
 from tests.support.anthropic_server import (
     AnthropicReply,
     AnthropicServer,
@@ -17,7 +17,7 @@ from tests.support.anthropic_server import (
     says,
     text,
 )
-from tests.support.e2e import COMPLETED, FAILED, Bench, Lab, lab, refused
+from tests.support.e2e import COMPLETED, FAILED, Bench, lab, refused
 from tests.support.hermetic import base_environment
 from tests.support.laboratory import CLAUDE_VERSIONS
 
