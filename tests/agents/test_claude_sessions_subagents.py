@@ -246,6 +246,39 @@ async def test_what_a_background_sub_agent_asks_when_its_turn_is_over_does_not_w
 
 
 @EVERY_CLAUDE
+async def test_what_a_background_sub_agent_asks_is_denied_when_the_turn_ends_before_its_answer(
+    bench: Bench, model: AnthropicServer
+) -> None:
+    gate = Gate("in the client's turn")
+    model.script(
+        reply(
+            tool_use("Agent", task("Touch it", background=True), id="toolu_task"),
+            when=main_thread,
+        ),
+        reply(tool_use("Bash", {"command": "touch x"}, id="toolu_x"), when=sub_agent),
+        reply(text("Started, ", gate, "and more."), when=result_of("toolu_task")),
+        reply(text("I may not."), when=result_of("toolu_x")),
+        reply(text("It may not."), when=task_notification),
+    )
+    session = await bench.session()
+    sent = await session.send("Send someone")
+    asked = await session.next("permission_requested")
+    assert asked.turn_id == sent.turn_id
+    await gate.reached()
+    gate.open()
+    assert (await session.turn_ended(sent.turn_id)).status == COMPLETED
+    [resolved] = session.of("permission_resolved")
+    assert resolved.permission_resolved.outcome == interaction_pb2.REQUEST_OUTCOME_CANCELLED
+    # The sub-agent does not wait for ever.
+    own = await session.find(
+        "turn_started", lambda e: e.turn_started.trigger == event_pb2.TURN_TRIGGER_AGENT
+    )
+    assert (await session.turn_ended(own.turn_id)).status == COMPLETED
+    assert not (bench.workspace / "x").exists()
+    assert session.texts[-1] == "It may not."
+
+
+@EVERY_CLAUDE
 async def test_messages_wait_in_order_while_a_turn_runs(
     bench: Bench, model: AnthropicServer
 ) -> None:

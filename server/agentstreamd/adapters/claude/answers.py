@@ -22,6 +22,7 @@ from agentstreamd.adapters.claude.rules import (
     is_allowing_rule,
     session_rules,
 )
+from agentstreamd.model import Kind
 
 PERMISSION_MODES = {
     agent_pb2.PERMISSION_MODE_UNSPECIFIED: "default",
@@ -37,6 +38,9 @@ REJECTED = "The user does not want this to be done."
 
 DECLINED = "The user declined to answer the questions."
 """Said to the model where questions are rejected without a message."""
+
+UNANSWERED = "Nobody answered before the turn ended."
+"""Said to the model where a turn ends while a request of it waits."""
 
 _COMMAND = re.compile(r"/[^/\s]*(\s|\Z)")
 _FORM_ACTIONS = {
@@ -110,6 +114,22 @@ def encode_answer(request: NativeRequest, answer: Answer) -> EncodedAnswer:
     if answer.decision == interaction_pb2.PERMISSION_DECISION_REJECT:
         return _deny(request, answer.message or REJECTED, answer.interrupt)
     return _allow(request, answer)
+
+
+def encode_unanswered(request: NativeRequest) -> bytes:
+    """The answer to a request of a turn that ended before anybody had answered it."""
+    answer: Answer
+    match request.kind:
+        case Kind.FORM_REQUESTED:
+            answer = interaction_pb2.FormAnswer(action=interaction_pb2.FORM_ACTION_CANCEL)
+        case Kind.QUESTION_REQUESTED:
+            rejected = interaction_pb2.RejectedQuestions(message=UNANSWERED)
+            answer = interaction_pb2.QuestionAnswer(rejected=rejected)
+        case _:
+            answer = interaction_pb2.PermissionAnswer(
+                decision=interaction_pb2.PERMISSION_DECISION_REJECT, message=UNANSWERED
+            )
+    return encode_answer(request, answer).line
 
 
 def _allow(request: NativeRequest, answer: interaction_pb2.PermissionAnswer) -> EncodedAnswer:

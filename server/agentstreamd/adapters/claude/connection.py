@@ -99,6 +99,7 @@ class Connection:
         self._turn_ended = asyncio.Event()
         self._expected = False
         self._broken = ""
+        self._asked: list[str] = []
         self._initialize_id = ""
         self._reader: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -290,12 +291,16 @@ class Connection:
                 self._on_unreadable(line.head)
         controls = self._normalizer.take_controls()
         if drafts:
-            self._watch(drafts)
+            unanswered = self._watch(drafts)
             await self._hand_over(drafts)
+            if unanswered:
+                self._background(self._leave_unanswered(unanswered))
         for control in controls:
             await self._on_control(control)
 
-    def _watch(self, drafts: Iterable[Draft]) -> None:
+    def _watch(self, drafts: Iterable[Draft]) -> list[str]:
+        """Take note of turns; returns the requests of those that have ended."""
+        over: list[str] = []
         for draft in drafts:
             if draft.kind is Kind.TURN_STARTED:
                 self.turn_open = True
@@ -305,6 +310,21 @@ class Connection:
                 self.turn_open = False
                 self._turn_taken.set()
                 self._turn_ended.set()
+                over += self._asked
+                self._asked.clear()
+            elif self.turn_open and (request_id := _asks(draft)):
+                self._asked.append(request_id)
+        return over
+
+    async def _leave_unanswered(self, request_ids: Iterable[str]) -> None:
+        """Answer what a turn left open, which its end has cancelled.
+
+        Only background work still waits then (the CLI withdraws the rest), and would for ever.
+        """
+        for request_id in request_ids:
+            if request := self.waiting(request_id):
+                with contextlib.suppress(ProcessGone):
+                    await self.write(answers.encode_unanswered(request))
 
     def _on_unreadable(self, head: bytes) -> None:
         """What must not be waited for because a line was too long."""
@@ -349,3 +369,16 @@ class Connection:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _asks(draft: Draft) -> str:
+    """The id of the request that the draft makes; empty for other drafts."""
+    match draft.kind:
+        case Kind.PERMISSION_REQUESTED:
+            return draft.event.permission_requested.request_id
+        case Kind.QUESTION_REQUESTED:
+            return draft.event.question_requested.request_id
+        case Kind.FORM_REQUESTED:
+            return draft.event.form_requested.request_id
+        case _:
+            return ""

@@ -10,6 +10,7 @@ from agentstreamd.adapters.base import CapabilityNotSupported, NotDelivered, Pro
 from agentstreamd.adapters.claude import answers
 from agentstreamd.adapters.claude.normalizer import ClaudeNormalizer
 from agentstreamd.adapters.claude.requests import NativeRequest
+from agentstreamd.model import Kind
 from tests.unit.adapters.claude.claude_lines import (
     COLOR,
     DIRECTORY,
@@ -318,3 +319,14 @@ def test_control_requests_and_refusals() -> None:
         "type": "control_response",
         "response": {"subtype": "error", "request_id": "r1", "error": "unsupported"},
     }
+
+
+def test_what_a_turn_leaves_unanswered_is_refused_by_its_kind() -> None:
+    denied = {"behavior": "deny", "message": answers.UNANSWERED}
+    for request in (
+        request_of("Bash", {"command": "ls"}),
+        request_of("AskUserQuestion", {"questions": [COLOR]}),
+    ):
+        assert response_of(answers.encode_unanswered(request)) == denied
+    form = NativeRequest("r1", Kind.FORM_REQUESTED)
+    assert response_of(answers.encode_unanswered(form)) == {"action": "cancel"}
