@@ -1,0 +1,181 @@
+"""Tools of OpenCode, and what passes by: todo lists, retries, compaction, changed files."""
+
+import json
+
+from agentstream.v1 import event_pb2, item_pb2
+from agentstreamd.model import Draft, Kind
+from tests.unit.adapters.opencode.opencode_events import (
+    begun,
+    deltas,
+    event,
+    feed,
+    items,
+    of,
+    part,
+    tool,
+    user,
+)
+
+
+def result(drafts: list[Draft]) -> item_pb2.Item:
+    [found] = [i for i in items(drafts) if i.kind == item_pb2.ITEM_KIND_TOOL_RESULT]
+    return found
+
+
+def test_a_tool_is_a_call_and_its_result() -> None:
+    ran = {"command": "ls", "description": "List"}
+    _, drafts = begun(
+        tool("pending"),
+        tool("running", input=ran),
+        tool("completed", input=ran, output="a\n", title="ls", metadata={"exit": 2, "x": 1}),
+    )
+    call, returned = items(drafts)
+    assert (call.item_id, call.parent_id) == ("prt_t", "msg_a")
+    assert call.content[0].tool_call.arguments_json == json.dumps(ran)
+    assert returned.parent_id == "prt_t"
+    said = returned.content[0].tool_result
+    assert (said.call_id, said.output, said.exit_code) == ("call_1", "a\n", 2)
+    assert returned.status == item_pb2.ITEM_STATUS_COMPLETED
+    metadata = [d.event.metadata_json for d in drafts if d.kind is Kind.ITEM_COMPLETED][-1]
+    assert json.loads(metadata) == {"title": "ls", "metadata": {"exit": 2, "x": 1}}
+
+
+def test_arguments_stay_verbatim() -> None:
+    native = tool("running").replace(
+        b'"input": {}', b'"input": {"n": 1.50, "big": 12345678901234567890}'
+    )
+    _, drafts = begun(native)
+    assert items(drafts)[0].content[0].tool_call.arguments_json == (
+        '{"n": 1.50, "big": 12345678901234567890}'
+    )
+
+
+def test_output_that_comes_whole_each_time_is_passed_on_in_pieces() -> None:
+    said = ("", "a\n", "a\nb\n", "a\nb\n")
+    _, drafts = begun(*(tool("running", metadata={"output": text}) for text in said))
+    assert deltas(drafts) == ["a\n", "b\n"]
+    kinds = {e.item_delta.kind for e in of(drafts, Kind.ITEM_DELTA)}
+    assert kinds == {event_pb2.DELTA_KIND_TOOL_OUTPUT}
+
+
+def test_a_preview_that_moves_on_continues_where_it_overlaps() -> None:
+    first, moved = "x" * 300 + "END", "x" * 280 + "END more"
+    _, drafts = begun(*(tool("running", metadata={"output": text}) for text in (first, moved)))
+    assert deltas(drafts) == [first, " more"]
+
+
+def test_a_tool_first_seen_complete_has_all_its_steps() -> None:
+    _, drafts = begun(tool("completed", output="x"))
+    kinds = [d.kind for d in drafts if d.kind in (Kind.ITEM_STARTED, Kind.ITEM_COMPLETED)]
+    assert kinds[1:] == [
+        Kind.ITEM_STARTED,
+        Kind.ITEM_COMPLETED,
+        Kind.ITEM_STARTED,
+        Kind.ITEM_COMPLETED,
+    ]
+
+
+def test_a_call_that_can_not_be_carried_out_keeps_its_name_and_fails() -> None:
+    _, drafts = begun(
+        tool("pending", "nothing"),
+        tool("running", "invalid", input={"tool": "nothing", "error": "no such tool"}),
+        tool("completed", "invalid", output="The arguments are invalid"),
+    )
+    call, returned = items(drafts)
+    assert call.content[0].tool_call.name == "nothing"
+    assert returned.content[0].tool_result.is_error
+
+
+def test_a_tool_that_fails_says_why() -> None:
+    _, drafts = begun(tool("running"), tool("error", error="Tool execution aborted"))
+    returned = result(drafts)
+    assert returned.status == item_pb2.ITEM_STATUS_FAILED
+    assert returned.content[0].tool_result.output == "Tool execution aborted"
+
+
+def test_an_edit_names_the_file_with_its_diff() -> None:
+    changed = {"filePath": "/w/a", "oldString": "1", "newString": "2"}
+    done = tool("completed", "edit", input=changed, output="ok", metadata={"diff": "-1\n+2"})
+    _, drafts = begun(done)
+    file = result(drafts).content[1].file_ref
+    assert (file.path, file.diff, file.action) == ("/w/a", "-1\n+2", item_pb2.FILE_ACTION_PATCH)
+
+
+def test_a_patch_names_all_its_files() -> None:
+    files = [
+        {"filePath": "/w/a", "type": "add", "patch": "+a"},
+        {"filePath": "/w/b", "type": "delete", "patch": "-b"},
+    ]
+    _, drafts = begun(tool("completed", "apply_patch", output="ok", metadata={"files": files}))
+    named = [p.file_ref for p in result(drafts).content[1:]]
+    assert [(f.path, f.action) for f in named] == [
+        ("/w/a", item_pb2.FILE_ACTION_WRITE),
+        ("/w/b", item_pb2.FILE_ACTION_DELETE),
+    ]
+
+
+def test_a_picture_comes_back() -> None:
+    attachment = {"type": "file", "mime": "image/png", "url": "data:image/png;base64,aGk="}
+    _, drafts = begun(tool("completed", "read", output="", attachments=[attachment]))
+    assert result(drafts).content[1].image.data == b"hi"
+
+
+def test_what_passes_by_is_status() -> None:
+    retry = {"type": "retry", "attempt": 2, "message": "too many requests", "next": 5}
+    _, drafts = begun(
+        event("todo.updated", todos=[{"content": "a", "status": "pending"}]),
+        event("session.status", status=retry),
+        part("compaction", "prt_c", auto=True),
+        event("session.compacted"),
+        part("patch", "prt_p", hash="x", files=["/w/a"]),
+        part("subtask", "prt_k", description="Sub", prompt="p", agent="general"),
+        part("retry", "prt_r", attempt=1, error={"data": {"message": "x"}}),
+        part("step-start", "prt_0"),
+        part("snapshot", "prt_00", snapshot="x"),
+    )
+    said = [i.content[0].status for i in items(drafts)]
+    assert [(s.label, s.key) for s in said] == [
+        ("todo", "todo"),
+        ("retrying", "retry"),
+        ("compacting", "compaction"),
+        ("compacted", "compaction"),
+        ("files_changed", ""),
+        ("subtask", ""),
+        ("retrying", "retry"),
+    ]
+    [error] = of(drafts, Kind.ERROR)
+    assert (error.error.attempt, error.error.will_retry) == (2, True)
+
+
+def test_the_diff_of_a_turn_is_said_when_it_changes() -> None:
+    diffs = [{"file": "a", "patch": "+x", "status": "added"}]
+    normalizer, _ = begun()
+    drafts = feed(normalizer, user(summary={"diffs": diffs}), user(summary={"diffs": diffs}))
+    [item] = items(drafts)
+    assert item.content[0].status.key == "diff"
+    assert item.content[1].file_ref.diff == "+x"
+
+
+def test_a_session_says_what_it_is() -> None:
+    info = {
+        "id": "ses_root",
+        "version": "1.2.3",
+        "title": "New session - 2026-12-01T02:09:50.174Z",
+        "model": {"id": "main", "providerID": "fake"},
+        "agent": "build",
+        "directory": "/work",
+    }
+    _, drafts = begun(event("session.created", info=info), event("session.updated", info=info))
+    [started] = of(drafts, Kind.SESSION_STARTED)
+    assert started.native_session_id == "ses_root"
+    assert started.session_started.agent_version == "1.2.3"
+    assert started.session_started.model == "fake/main"
+    [updated] = of(drafts, Kind.SESSION_UPDATED)
+    assert updated.session_updated.mode == "build"
+    assert not updated.session_updated.HasField("title"), "it has none yet"
+
+
+def test_noise_says_nothing() -> None:
+    kinds = ("plugin.added", "server.heartbeat", "file.edited", "session.diff", "catalog.updated")
+    normalizer, _ = begun()
+    assert feed(normalizer, *(event(kind) for kind in kinds)) == []
