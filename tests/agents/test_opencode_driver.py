@@ -643,6 +643,21 @@ async def test_a_server_killed_mid_turn_ends_it_and_the_next_message_starts_anot
     assert len(first.exits) == 1
 
 
+async def test_a_tool_does_not_outlive_its_server(
+    bench: OpenCodeBench, model: ChatCompletionsServer, processes: ProcessHost
+) -> None:
+    line = "echo begun; sleep 300"
+    model.script(reply(tool_call("bash", {"command": line, "description": "x"}, id="call_1")))
+    session = bench.session(permission_mode=agent_pb2.PERMISSION_MODE_BYPASS)
+    await session.driver().send(session.prompt("Sleep"))
+    await session.until(
+        lambda d: d.kind is Kind.ITEM_DELTA and "begun" in d.event.item_delta.text, "output"
+    )
+    os.kill(bench.server_pid(), signal.SIGKILL)
+    await session.exit()
+    assert not find_marked(processes.instance_id)
+
+
 async def test_a_new_driver_resumes_the_conversation(
     bench: OpenCodeBench, model: ChatCompletionsServer
 ) -> None:

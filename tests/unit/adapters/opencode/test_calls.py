@@ -176,3 +176,9 @@ def test_what_was_given_outlives_the_driver_within_its_size() -> None:
     many = state.granted([("bash", f"{n} {'x' * 100}") for n in range(2000)])
     assert len(many.dump()) < 64 * 1024
     assert Remembered.load(b"{") == Remembered()
+
+
+def test_questions_are_offered_and_nothing_updates_itself_unless_told() -> None:
+    assert plan().env["OPENCODE_ENABLE_QUESTION_TOOL"] == "1"
+    assert plan().env["OPENCODE_DISABLE_AUTOUPDATE"] == "1"
+    assert plan(OPENCODE_DISABLE_AUTOUPDATE="0").env["OPENCODE_DISABLE_AUTOUPDATE"] == "0"
