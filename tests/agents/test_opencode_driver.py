@@ -45,11 +45,13 @@ from tests.support.hermetic import make_workspace
 from tests.support.laboratory import agent_executable
 from tests.support.opencode_bench import OpenCodeBench, allowed, opencode_bench
 from tests.support.opencode_lab import opencode_environment
+from tools.agents.install import resolve
 
 REJECT = interaction_pb2.PERMISSION_DECISION_REJECT
 ACCEPT_FOR_SESSION = interaction_pb2.PERMISSION_DECISION_ACCEPT_FOR_SESSION
 COMPLETED = event_pb2.TURN_STATUS_COMPLETED
 FAILED = event_pb2.TURN_STATUS_FAILED
+BYPASS = agent_pb2.PERMISSION_MODE_BYPASS
 INTERRUPTED = event_pb2.TURN_STATUS_INTERRUPTED
 
 MakeBench = Callable[..., AbstractAsyncContextManager[OpenCodeBench]]
@@ -304,6 +306,32 @@ async def test_what_was_accepted_for_the_session_survives_the_server(
     for resolved in session.of(Kind.PERMISSION_RESOLVED):
         by = resolved.permission_resolved.resolved_by
         assert by == interaction_pb2.RESOLVED_BY_POLICY
+
+
+@pytest.mark.parametrize("mode", [agent_pb2.PERMISSION_MODE_DEFAULT, BYPASS])
+async def test_what_the_users_settings_deny_stays_denied(
+    make_bench: MakeBench,
+    model: ChatCompletionsServer,
+    tmp_path: Path,
+    mode: agent_pb2.PermissionMode.ValueType,
+) -> None:
+    rules = {"bash": {"echo secret*": "deny"}}
+    opencode_environment(tmp_path / "home", model.url, permission=rules)
+    model.script(*command("call_1", "echo secret"))
+    async with make_bench() as bench:
+        session = bench.session(permission_mode=mode)
+        await session.driver().send(session.prompt("Say it"))
+        assert (await session.turn_ended()).status == COMPLETED
+        assert session.tool_results["call_1"].is_error
+        assert not session.of(Kind.PERMISSION_REQUESTED)
+
+
+async def test_the_agent_is_described_with_its_version_and_models(bench: OpenCodeBench) -> None:
+    agent = await bench.adapter.describe()
+    assert agent.state == agent_pb2.AGENT_STATE_AVAILABLE
+    assert agent.version == resolve("opencode").version
+    assert "fake/main" in {known.name for known in agent.models}
+    assert "plan" in {mode.name for mode in agent.modes}
 
 
 @pytest.mark.parametrize("message", ["Not on my machine", ""])

@@ -57,9 +57,9 @@ class TurnSettings:
 
 
 def create(
-    *, title: str, settings: TurnSettings, metadata: dict[str, str], grants: Iterable[Grant]
+    *, title: str, settings: TurnSettings, metadata: dict[str, str], rules: list[dict[str, str]]
 ) -> Call:
-    """Begin a native session."""
+    """Begin a native session with these rules of permission."""
     body: dict[str, Any] = {"metadata": metadata}
     if title:
         body["title"] = title
@@ -68,7 +68,7 @@ def create(
     if settings.model:
         provider, _, model = settings.model.partition("/")
         body["model"] = {"providerID": provider, "id": model}  # the prompt says modelID
-    if rules := _rules(grants):
+    if rules:
         body["permission"] = rules
     return Call("POST", "/session", body)
 

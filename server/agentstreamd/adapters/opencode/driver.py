@@ -243,11 +243,13 @@ class OpenCodeDriver(Driver, Listener):
         if self._native_id and self._opened:
             return
         if not self._native_id:
+            settings = self._settings()
+            agents = await server.api.get("/agent", self._directory)
             call = calls.create(
                 title=self._context.config.title,
-                settings=self._settings(),
+                settings=settings,
                 metadata={"agentstream_session": self._context.session_uid},
-                grants=self._remembered.grants,
+                rules=launch.users_rules(agents, settings.agent, self._mode),
             )
             info = await server.call(call, self._directory)
             kind = "session.created"

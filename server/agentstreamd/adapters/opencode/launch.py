@@ -45,6 +45,7 @@ _RULES: Mapping[agent_pb2.PermissionMode.ValueType, Mapping[str, str]] = {
 _PATTERNED = frozenset({"bash", "edit", "external_directory"})
 PERMISSION_MODES = frozenset(_RULES)
 PLAN_AGENT = "plan"
+_NARROW = (agent_pb2.PERMISSION_MODE_PLAN, agent_pb2.PERMISSION_MODE_BYPASS)
 
 _MODEL = re.compile(r"[^\s/]{1,128}/\S{1,256}")
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f/]{1,128}")
@@ -119,6 +120,28 @@ def agent_of(
     if not config.mode and permission_mode == agent_pb2.PERMISSION_MODE_PLAN:
         return PLAN_AGENT
     return config.mode
+
+
+def users_rules(
+    agents: object, agent: str, mode: agent_pb2.PermissionMode.ValueType
+) -> list[dict[str, str]]:
+    """The user's own rules for single patterns, to be put after those of the permission mode.
+
+    `agents` is what the server lists, each with its rules, ours among them; sub-agents take over
+    what a session denies. What the user allows does not widen the modes plan and bypass.
+    """
+    known = (
+        [entry for entry in agents if isinstance(entry, dict)] if isinstance(agents, list) else []
+    )
+    named = [entry for entry in known if entry.get("name") == (agent or "build")] or known[:1]
+    actions = {"deny"} if mode in _NARROW else {"deny", "allow"}
+    rules = named[0].get("permission", ()) if named else ()
+    found = []
+    for rule in rules:
+        is_asked = isinstance(rule, dict) and rule.get("permission") in _ASKED
+        if is_asked and rule.get("pattern") != "*" and rule.get("action") in actions:
+            found.append({key: str(rule[key]) for key in ("permission", "pattern", "action")})
+    return found
 
 
 def check(config: session_pb2.SessionConfig) -> None:

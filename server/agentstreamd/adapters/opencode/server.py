@@ -206,11 +206,11 @@ class Server:
             self._reader.cancel()
         self.on_end()
         exit = self._exit()
-        for listener in set(self._routes.values()):
-            try:
-                await listener.on_gone(exit)
-            except Exception:
-                _log.exception("a session could not be told that OpenCode's server is gone")
+        # Not one after the other: one whose stream can't take more must not hold up the others.
+        told = (listener.on_gone(exit) for listener in set(self._routes.values()))
+        for failure in await asyncio.gather(*told, return_exceptions=True):
+            if failure is not None:
+                _log.error("a session was not told that OpenCode's server is gone: %r", failure)
         self._routes.clear()
         await self.api.close()
 

@@ -42,7 +42,7 @@ def permission(**fields: object) -> calls.Encoded:
 
 def test_creating_and_prompting_name_the_model_each_in_its_way() -> None:
     chosen = calls.TurnSettings(model="fake/a/b", agent="plan", variant="high", system="Be kind")
-    made = calls.create(title="T", settings=chosen, metadata={"k": "v"}, grants=[])
+    made = calls.create(title="T", settings=chosen, metadata={"k": "v"}, rules=[])
     assert made.body is not None
     assert made.body["model"] == {"providerID": "fake", "id": "a/b"}
     sent = Prompt("t", "m", (service_pb2.InputPart(text="/hi"),))
@@ -182,3 +182,19 @@ def test_questions_are_offered_and_nothing_updates_itself_unless_told() -> None:
     assert plan().env["OPENCODE_ENABLE_QUESTION_TOOL"] == "1"
     assert plan().env["OPENCODE_DISABLE_AUTOUPDATE"] == "1"
     assert plan(OPENCODE_DISABLE_AUTOUPDATE="0").env["OPENCODE_DISABLE_AUTOUPDATE"] == "0"
+
+
+def test_the_users_rules_for_single_patterns_stay() -> None:
+    def rule(permission: str, pattern: str, action: str) -> dict[str, str]:
+        return {"permission": permission, "pattern": pattern, "action": action}
+
+    deny, allow = rule("bash", "rm *", "deny"), rule("bash", "git *", "allow")
+    others = [rule("*", "*", "allow"), rule("read", "*.env", "ask"), rule("bash", "*", "ask")]
+    agents = [
+        {"name": "plan", "permission": []},
+        {"name": "build", "permission": [*others, allow, deny]},
+    ]
+    assert launch.users_rules(agents, "", agent_pb2.PERMISSION_MODE_DEFAULT) == [allow, deny]
+    assert launch.users_rules(agents, "build", BYPASS) == [deny]
+    assert launch.users_rules(agents, "plan", BYPASS) == []
+    assert launch.users_rules(None, "", BYPASS) == []
