@@ -1,7 +1,5 @@
 """Messages and what they are made of: text, reasoning, pictures, files."""
 
-import msgspec
-
 from agentstream.v1 import event_pb2, item_pb2
 from agentstreamd.adapters.opencode import files
 from agentstreamd.adapters.opencode.native import (
@@ -190,20 +188,16 @@ class Messages:
         return whole_text(text)
 
     def _item(self, message: Message) -> item_pb2.Item:
-        user = message.role == "user"
+        if message.summary:
+            kind, role = item_pb2.ITEM_KIND_SYSTEM, item_pb2.ITEM_ROLE_SYSTEM
+        elif message.role == "user":
+            kind, role = item_pb2.ITEM_KIND_MESSAGE, item_pb2.ITEM_ROLE_USER
+        else:
+            kind, role = item_pb2.ITEM_KIND_MESSAGE, item_pb2.ITEM_ROLE_ASSISTANT
         return item_pb2.Item(
             item_id=message.message_id,
             native_item_id=message.message_id,
             parent_id=message.thread.parent_item,
-            kind=item_pb2.ITEM_KIND_MESSAGE,
-            role=item_pb2.ITEM_ROLE_USER if user else item_pb2.ITEM_ROLE_ASSISTANT,
+            kind=kind,
+            role=role,
         )
-
-
-def arguments(text: str) -> JsonObject:
-    """Arguments of a tool as plain values; empty where they are no object."""
-    try:
-        value = msgspec.json.decode(text) if text else None
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {}

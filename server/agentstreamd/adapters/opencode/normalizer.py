@@ -15,7 +15,7 @@ The mapping, row by row, is in docs/mapping-opencode.md.
 
 from collections.abc import Callable, Iterable
 
-from agentstream.v1 import error_pb2
+from agentstream.v1 import error_pb2, event_pb2
 from agentstreamd.adapters.base import Normalizer
 from agentstreamd.adapters.opencode import client_side
 from agentstreamd.adapters.opencode.messages import Messages
@@ -193,6 +193,7 @@ class OpenCodeNormalizer(Normalizer):
         if message is None:
             begun = self._complete_deferred(thread)
             message = Message(message_id, "assistant", thread)
+            message.summary = info.get("summary") is True
             thread.messages[message_id] = message
         if message.completed:
             return []
@@ -266,7 +267,10 @@ class OpenCodeNormalizer(Normalizer):
     ) -> list[Draft]:
         drafts: list[Draft] = []
         if thread.root and not message.ours and not message.shown:
-            drafts += self.turns.begin((said.native,), message.message_id)
+            trigger = event_pb2.TURN_TRIGGER_UNSPECIFIED
+            if text_in(part, "type") == "compaction":
+                trigger = event_pb2.TURN_TRIGGER_COMPACTION
+            drafts += self.turns.begin((said.native,), message.message_id, trigger)
             if self._unnamed_prompts:  # a recorded prompt that did not choose its id
                 self._unnamed_prompts -= 1
                 message.ours = True

@@ -44,6 +44,7 @@ class Message:
         thread: The native session it is in.
         answers: For an assistant's message: the user's message it answers.
         ours: It is the echo of a prompt.
+        summary: It sums up the conversation, for a compaction.
         started: Its item was started.
         completed: It is complete.
         stepped: Its step of the model has ended: its parts are whole.
@@ -59,6 +60,7 @@ class Message:
     thread: "Thread"
     answers: str = ""
     ours: bool = False
+    summary: bool = False
     started: bool = False
     completed: bool = False
     stepped: bool = False

@@ -41,6 +41,7 @@ class Tool:
         name: The tool's name as it was first said.
         arguments: The input, one JSON value, verbatim; empty until it is known.
         called: The call is complete.
+        returning: The result was started.
         done: The result is complete.
         output: The output that was passed on so far.
         child: The native session of the sub-agent that it runs.
@@ -51,6 +52,7 @@ class Tool:
     name: str
     arguments: str = ""
     called: bool = False
+    returning: bool = False
     done: bool = False
     output: str = ""
     child: str = ""
@@ -125,6 +127,13 @@ class Tools:
             native_item_id=tool.part_id,
             files=files.call_files(tool.name, _input(event)),
         )
+        return [completed(call, raw)]
+
+    def _begin_result(self, tool: Tool, raw: tuple[bytes, ...]) -> list[Draft]:
+        """The result begins with its first output: a tool that waits for a permission has none."""
+        if tool.returning:
+            return []
+        tool.returning = True
         result = tool_result_item(
             tool.result_id,
             call_id=tool.call_id,
@@ -132,7 +141,7 @@ class Tools:
             parent_id=tool.part_id,
             native_item_id=tool.part_id,
         )
-        return [completed(call, raw), started(result, raw)]
+        return [started(result, raw)]
 
     def _progress(self, tool: Tool, state: JsonObject, raw: tuple[bytes, ...]) -> list[Draft]:
         """Pass on what is new in the output, which comes whole each time (its head, if long)."""
@@ -141,7 +150,8 @@ class Tools:
         tool.output = preview or tool.output
         if not new:
             return []
-        return [delta(tool.result_id, 0, event_pb2.DELTA_KIND_TOOL_OUTPUT, new, raw)]
+        begun = self._begin_result(tool, raw)
+        return [*begun, delta(tool.result_id, 0, event_pb2.DELTA_KIND_TOOL_OUTPUT, new, raw)]
 
     def _finish(
         self, tool: Tool, state: JsonObject, status: str, name: str, raw: tuple[bytes, ...]
@@ -170,7 +180,9 @@ class Tools:
             more=more,
         )
         said = {key: value for key, value in told.items() if value}
-        return [completed(item, raw, failed=is_error, metadata_json=dump(said) if said else "")]
+        metadata_json = dump(said) if said else ""
+        begun = self._begin_result(tool, raw)
+        return [*begun, completed(item, raw, failed=is_error, metadata_json=metadata_json)]
 
 
 def _input(event: Event) -> JsonObject:

@@ -77,7 +77,12 @@ class Turns:
         """Somebody stops the turn."""
         self._aborting = self.open
 
-    def begin(self, raw: tuple[bytes, ...], native_id: str = "") -> list[Draft]:
+    def begin(
+        self,
+        raw: tuple[bytes, ...],
+        native_id: str = "",
+        trigger: event_pb2.TurnTrigger.ValueType = event_pb2.TURN_TRIGGER_UNSPECIFIED,
+    ) -> list[Draft]:
         """The server works on a turn; it is a new one unless one runs."""
         if self.open:
             self.taken = True
@@ -86,7 +91,7 @@ class Turns:
         self.open = self.taken = True
         self.native_id = native_id
         made = event()
-        made.turn_started.trigger = event_pb2.TURN_TRIGGER_UNSPECIFIED
+        made.turn_started.trigger = trigger
         made.turn_started.native_turn_id = native_id
         return [Draft(Kind.TURN_STARTED, made, raw)]
 

@@ -89,6 +89,28 @@ def test_text_that_opencode_adds_to_a_prompt_is_of_the_system() -> None:
     assert added.kind == item_pb2.ITEM_KIND_SYSTEM
 
 
+def test_a_compaction_is_a_turn_whose_summary_is_of_the_system() -> None:
+    normalizer = OpenCodeNormalizer()
+    drafts = feed(
+        normalizer,
+        user(),
+        part("compaction", "prt_c", "msg_u", auto=False),
+        assistant(summary=True),
+        text(""),
+        delta("In short"),
+        text("In short", end=True),
+        step(),
+        assistant(done=True, finish="stop", summary=True),
+        event("session.compacted"),
+        idle(),
+    )
+    [started] = of(drafts, Kind.TURN_STARTED)
+    assert started.turn_started.trigger == event_pb2.TURN_TRIGGER_COMPACTION
+    [summary] = [i for i in items(drafts) if i.item_id == "msg_a"]
+    assert summary.kind == item_pb2.ITEM_KIND_SYSTEM
+    assert summary.content[0].text.text == "In short"
+
+
 def test_a_delta_before_its_message_gets_a_stub() -> None:
     normalizer = OpenCodeNormalizer()
     drafts = feed(normalizer, delta("Hi"))
