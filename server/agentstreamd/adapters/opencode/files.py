@@ -20,6 +20,9 @@ _BY_TOOL = {
     "edit": item_pb2.FILE_ACTION_PATCH,
 }
 
+CHANGING = frozenset({"write", "edit"})
+"""Tools that change the one file they name."""
+
 
 def call_files(tool: str, arguments: JsonObject) -> list[item_pb2.ContentPart]:
     """The files that a call names."""

@@ -257,7 +257,7 @@ class OpenCodeNormalizer(Normalizer):
             case "step-finish":
                 message.stepped = True
                 drafts += self._status.on_part(message, said, part)
-                drafts += self.turns.on_step(text_in(part, "id"), part, root=thread.root)
+                drafts += self.turns.on_step(text_in(part, "id"), part, thread.session_id)
             case _:
                 drafts += self._status.on_part(message, said, part)
         return drafts
@@ -323,9 +323,8 @@ class OpenCodeNormalizer(Normalizer):
                 return self.turns.begin((said.native,)) if thread.root else []
             case "retry":
                 drafts, error = self._status.on_retry(thread, said, status)
-                if not thread.root:
-                    return drafts
-                drafts = self.turns.begin((said.native,)) + drafts
+                if thread.root:
+                    drafts = self.turns.begin((said.native,)) + drafts
                 return drafts + self.turns.on_retry(error.attempt, error)
             case "idle":
                 return []  # session.idle follows each

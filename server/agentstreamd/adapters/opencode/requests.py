@@ -155,6 +155,8 @@ class Requests:
             request.command = text_in(metadata, "command")
         elif request.kind == interaction_pb2.PERMISSION_KIND_FILE_CHANGE:
             request.files.extend(files.permission_files(request.tool_name, metadata))
+            if tool is not None and len(request.files) == 1:
+                tool.diff = request.files[0].diff
         else:
             patterns = ", ".join(texts(list_in(said, "patterns")))
             request.reason = f"{ask.permission}: {patterns}" if patterns else ask.permission

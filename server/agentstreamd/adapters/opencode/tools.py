@@ -44,6 +44,7 @@ class Tool:
         returning: The result was started.
         done: The result is complete.
         output: The output that was passed on so far.
+        diff: The diff that a permission for it showed; the tool `write` itself gives none.
         child: The native session of the sub-agent that it runs.
     """
 
@@ -55,6 +56,7 @@ class Tool:
     returning: bool = False
     done: bool = False
     output: str = ""
+    diff: str = ""
     child: str = ""
 
     @property
@@ -164,7 +166,10 @@ class Tools:
         exit_code = int_in(metadata, "exit")
         more = files.attachments(state)
         if not is_error:
-            more += files.result_files(tool.name, dict_in(state, "input"), metadata)
+            changed = files.result_files(tool.name, dict_in(state, "input"), metadata)
+            if len(changed) == 1 and tool.name in files.CHANGING:
+                changed[0].file_ref.diff = changed[0].file_ref.diff or tool.diff
+            more += changed
         told = {
             "title": state.get("title"),
             "metadata": {k: v for k, v in metadata.items() if k not in _TOLD_ELSEWHERE},

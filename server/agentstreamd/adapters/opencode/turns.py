@@ -58,7 +58,7 @@ class Turns:
     _reported: list[str] = field(default_factory=list)
     _reported_before: list[str] = field(default_factory=list)
     _steps: set[str] = field(default_factory=set)
-    _unfinished: int = 0
+    _unfinished: dict[str, int] = field(default_factory=dict)
     _tokens: dict[str, int] = field(default_factory=dict)
     _cost: float = 0.0
 
@@ -101,8 +101,8 @@ class Turns:
             self._answers[message.message_id] = message
             self._error = None  # it went on after the error
 
-    def on_step(self, part_id: str, part: JsonObject, *, root: bool) -> list[Draft]:
-        """A step of the model has ended, here or in a sub-agent."""
+    def on_step(self, part_id: str, part: JsonObject, thread: str) -> list[Draft]:
+        """A step of the model has ended, in this thread."""
         if part_id in self._steps or not self.open:
             return []
         self._steps.add(part_id)
@@ -119,13 +119,12 @@ class Turns:
                 self._tokens[name] = self._tokens.get(name, 0) + value
         cost = number_in(part, "cost") or 0.0
         self._cost += cost if 0 <= cost < _LARGEST_COST else 0.0
-        if not root:
-            return []
-        self._unfinished = self._unfinished + 1 if part.get("reason") == "unknown" else 0
-        if self._unfinished < self.guards.unfinished_steps:
+        broke_off = self._unfinished.get(thread, 0) + 1 if part.get("reason") == "unknown" else 0
+        self._unfinished[thread] = broke_off
+        if broke_off < self.guards.unfinished_steps:
             return []
         return self.fail(
-            f"The model's answer broke off {self._unfinished} times in a row.",
+            f"The model's answer broke off {broke_off} times in a row.",
             error_pb2.ERROR_CODE_PROVIDER_FAILED,
         )
 
@@ -246,6 +245,6 @@ class Turns:
         self._answers = {}
         self._reported_before, self._reported = self._reported, []
         self._steps = set()
-        self._unfinished = 0
+        self._unfinished = {}
         self._tokens = {}
         self._cost = 0.0

@@ -12,6 +12,7 @@ from tests.unit.adapters.opencode.opencode_events import (
     items,
     of,
     part,
+    permission,
     tool,
     user,
 )
@@ -99,6 +100,17 @@ def test_an_edit_names_the_file_with_its_diff() -> None:
     _, drafts = begun(done)
     file = result(drafts).content[1].file_ref
     assert (file.path, file.diff, file.action) == ("/w/a", "-1\n+2", item_pb2.FILE_ACTION_PATCH)
+
+
+def test_a_written_file_has_the_diff_that_its_permission_showed() -> None:
+    written = {"filePath": "/w/a", "content": "x"}
+    asked = permission(permission="edit", metadata={"filepath": "/w/a", "diff": "+x"})
+    _, drafts = begun(
+        tool("running", "write", input=written),
+        asked,
+        tool("completed", "write", input=written, output="ok"),
+    )
+    assert result(drafts).content[1].file_ref.diff == "+x"
 
 
 def test_a_patch_names_all_its_files() -> None:

@@ -7,6 +7,7 @@ from agentstreamd.adapters.opencode.normalizer import OpenCodeNormalizer
 from agentstreamd.adapters.opencode.turns import Guards
 from agentstreamd.model import Kind
 from tests.unit.adapters.opencode.opencode_events import (
+    CHILD,
     ROOT,
     Json,
     assistant,
@@ -18,10 +19,12 @@ from tests.unit.adapters.opencode.opencode_events import (
     idle,
     of,
     own,
+    part,
     post,
     prompt,
     step,
     text,
+    tool,
     user,
 )
 
@@ -222,6 +225,17 @@ def test_answers_that_break_off_again_and_again_are_stopped() -> None:
     [ended] = ends(feed(normalizer, assistant(done=True, error=ABORTED), idle()))
     assert ended.status == FAILED
     assert ended.error.code == error_pb2.ERROR_CODE_PROVIDER_FAILED
+
+
+def test_a_sub_agent_that_breaks_off_again_and_again_is_stopped_too() -> None:
+    normalizer = OpenCodeNormalizer(guards=Guards(unfinished_steps=2))
+    normalizer.sent(prompt())
+    task = tool("running", "task", metadata={"sessionId": CHILD})
+    feed(normalizer, user(), assistant(), task, assistant("msg_c", CHILD))
+    for number in range(2):
+        broken = part("step-finish", f"prt_{number}", "msg_c", CHILD, reason="unknown")
+        feed(normalizer, broken)
+    assert must_abort(normalizer)
 
 
 def test_a_step_that_ends_well_resets_the_count() -> None:
