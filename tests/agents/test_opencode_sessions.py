@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agentstream.v1 import agent_pb2, error_pb2, interaction_pb2, item_pb2, session_pb2
+from agentstream.v1 import agent_pb2, error_pb2, interaction_pb2, item_pb2, service_pb2, session_pb2
 from tests.support import e2e, mcp_echo
 from tests.support.chat_completions_server import (
     ChatCompletionsServer,
@@ -154,6 +154,22 @@ async def test_turns_of_a_session_and_messages_that_wait(
     assert session.texts == ["One.", "Two.", "Three."]
 
 
+async def test_a_message_steers_the_running_turn(
+    bench: Bench, model: ChatCompletionsServer
+) -> None:
+    gate = Gate()
+    model.script(reply(text("One", gate, ".")), reply(text("Two too."), when=says("two")))
+    session = await bench.session()
+    turn = await session.send("Say one")
+    await session.find("item_delta")
+    steered = await session.send("And two", when_busy=service_pb2.WHEN_BUSY_STEER)
+    assert steered.turn_id == turn.turn_id
+    gate.open()
+    assert (await session.turn_ended(turn.turn_id)).status == COMPLETED
+    assert session.texts == ["One.", "Two too."]
+    assert len(session.of("turn_ended")) == 1
+
+
 async def test_a_permission_says_who_gave_it(bench: Bench, model: ChatCompletionsServer) -> None:
     model.script(*bash("echo hi", "call_1"))
     session = await bench.session()
@@ -232,6 +248,7 @@ async def test_files_are_written_edited_and_shown_with_diffs(
     assert (bench.workspace / "a.txt").read_text() == "one\nzwei\n"
     written = session.result("call_w").content[1].file_ref
     assert (written.path, written.action) == (path, item_pb2.FILE_ACTION_WRITE)
+    assert "+one" in written.diff
     edited = session.result("call_e").content[1].file_ref
     assert edited.action == item_pb2.FILE_ACTION_PATCH
     assert "+zwei" in edited.diff
@@ -371,3 +388,26 @@ async def test_sessions_at_once_do_not_mix(bench: Bench, model: ChatCompletionsS
     sessions = [await bench.session() for _ in range(4)]
     await asyncio.gather(*(s.turn(f"number {n}!") for n, s in enumerate(sessions)))
     assert [s.texts for s in sessions] == [[f"Answer {n}."] for n in range(4)]
+
+
+async def test_a_killed_daemon_leaves_no_server_and_the_next_one_goes_on(
+    model: ChatCompletionsServer, tmp_path: Path
+) -> None:
+    model.script(reply(text("Begun", hang())), reply(text("Back.")))
+    env = opencode_environment(tmp_path / "opencode", model.url)
+    flag = f"--agent-executables=opencode={agent_executable('opencode')}"
+    workspace = make_workspace(tmp_path / "workspace")
+    async with e2e.lab(tmp_path, base_environment(tmp_path / "home"), flag) as lab:
+        bench = SharingBench(lab, "opencode", workspace, env)
+        session = await bench.session()
+        turn = await session.send("Remember the word blue")
+        await session.find("item_delta")
+        await lab.kill()
+        await lab.no_processes(5)
+        await lab.start()
+        await session.follow()
+        ended = await session.turn_ended(turn.turn_id)
+        assert (ended.status, ended.error.code) == (FAILED, error_pb2.ERROR_CODE_DAEMON_RESTARTED)
+        assert (await session.turn("Go on")).status == COMPLETED
+        assert "Remember the word blue" in json.dumps(model.requests[1].messages)
+        await bench.finish()
