@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,12 @@ from agentstreamd.adapters.opencode.driver import OpenCodeDriver
 from agentstreamd.adapters.opencode.server import Limits
 from agentstreamd.adapters.opencode.turns import Guards
 from agentstreamd.process import ProcessHost
+from tests.support.chat_completions_server import ChatReply, reply, result_of, text, tool_call
 from tests.support.fake_session import FakeSession
 from tests.support.model_server import DEADLINE
+
+MakeBench = Callable[..., AbstractAsyncContextManager["OpenCodeBench"]]
+"""Makes a bench with these limits, guards, or another way to the server."""
 
 
 @dataclass
@@ -64,7 +68,7 @@ class OpenCodeBench:
         assert isinstance(driver, OpenCodeDriver)
         assert driver.server is not None
         async with asyncio.timeout(DEADLINE):
-            while not wanted(
+            while not wanted(  # noqa: ASYNC110 - its event stream is cut: it announces nothing
                 await driver.server.api.get(path, session.config.working_directory),
                 session.native_session_id,
             ):
@@ -119,3 +123,11 @@ def allowed(
 ) -> interaction_pb2.PermissionAnswer:
     """An answer to a permission."""
     return interaction_pb2.PermissionAnswer(decision=decision, **more)
+
+
+def command(call_id: str, line: str = "echo hi > a.txt") -> tuple[ChatReply, ChatReply]:
+    """The model runs a command, and says `Done.` when it has its result."""
+    return (
+        reply(tool_call("bash", {"command": line, "description": "x"}, id=call_id)),
+        reply(text("Done."), when=result_of(call_id)),
+    )

@@ -21,7 +21,7 @@ def event(kind: str, session: str = ROOT, **properties: Any) -> bytes:
         return json.dumps(said).encode()
 
 
-def wrapped(native: bytes, directory: str = "/work") -> bytes:
+def wrapped(native: bytes, directory: str = "/repo") -> bytes:
     """The event as `/global/event` sends it."""
     return json.dumps({"directory": directory, "payload": json.loads(native)}).encode()
 

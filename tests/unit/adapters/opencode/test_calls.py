@@ -170,7 +170,7 @@ def test_errors_of_both_shapes_are_read(body: object, message: str) -> None:
 
 
 def test_what_was_given_outlives_the_driver_within_its_size() -> None:
-    state = Remembered(directory="/work").granted([("bash", "echo *"), ("bash", "echo *")])
+    state = Remembered(directory="/repo").granted([("bash", "echo *"), ("bash", "echo *")])
     assert Remembered.load(state.dump()) == state
     assert len(state.grants) == 1
     many = state.granted([("bash", f"{n} {'x' * 100}") for n in range(2000)])

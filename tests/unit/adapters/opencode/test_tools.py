@@ -175,7 +175,7 @@ def test_a_session_says_what_it_is() -> None:
         "title": "New session - 2026-12-01T02:09:50.174Z",
         "model": {"id": "main", "providerID": "fake"},
         "agent": "build",
-        "directory": "/work",
+        "directory": "/repo",
     }
     _, drafts = begun(event("session.created", info=info), event("session.updated", info=info))
     [started] = of(drafts, Kind.SESSION_STARTED)
