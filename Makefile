@@ -12,7 +12,9 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PY_DIRS := $(wildcard server clients/python tests tools bench)
 # The agents that the tests drive: names of tools/agents/pins.toml.
-AGENTS ?= claude claude-newest codex opencode
+AGENTS ?= claude claude-newest codex opencode amp amp-newest
+GO_PLUGINS := .cache/bin/.go-plugins
+NODE_MODULES := node_modules/.stamp
 GRPCURL := .cache/bin/grpcurl
 GRPCURL_VERSION := v1.9.3
 PYTEST := $(BIN)/python -m pytest
@@ -43,10 +45,21 @@ lock: ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade: to their n
 		--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
 		--output-file requirements.lock $(ARGS) pyproject.toml
 
-generate: $(STAMP) ## regenerate generated/ from proto/
+# The plugins that tools/go/go.mod pins, and the packages that package-lock.json pins.
+$(GO_PLUGINS): tools/go/go.mod tools/go/go.sum
+	@echo "setup: Go plugins, from tools/go"
+	@cd tools/go && GOBIN=$(CURDIR)/.cache/bin GOFLAGS=-modcacherw go install tool
+	@touch $@
+
+$(NODE_MODULES): package.json package-lock.json $(wildcard generated/ts/package.json clients/ts/package.json tests/clients/ts/package.json)
+	@echo "setup: node_modules, from package-lock.json"
+	@npm ci --silent
+	@touch $@
+
+generate: $(STAMP) $(GO_PLUGINS) $(NODE_MODULES) ## regenerate generated/ from proto/
 	@$(BIN)/python -m tools.generate
 
-drift: $(STAMP) ## fail if generated/ is not what proto/ generates
+drift: $(STAMP) $(GO_PLUGINS) $(NODE_MODULES) ## fail if generated/ is not what proto/ generates
 	@echo "lint: drift"
 	@$(BIN)/python -m tools.generate --check
 

@@ -16,7 +16,7 @@ from tools.agents.install import InstallError, install, resolve
 CLAUDE_VERSIONS = ("claude", "claude-newest")
 """The pins of Claude Code that the tests run: the main one, and the newest."""
 
-AGENTS = (*CLAUDE_VERSIONS, "codex", "opencode")
+AGENTS = (*CLAUDE_VERSIONS, "codex", "opencode", "amp", "amp-newest")
 """Every pin that tests/agents uses."""
 
 _DIRECTORY = Path(__file__).resolve().parents[1] / "agents"

@@ -26,6 +26,7 @@ BUILT_IN: Mapping[str, str] = {
     "claude": "agentstreamd.adapters.claude.adapter:ClaudeAdapter",
     "codex": "agentstreamd.adapters.codex.adapter:CodexAdapter",
     "opencode": "agentstreamd.adapters.opencode.adapter:OpenCodeAdapter",
+    "amp": "agentstreamd.adapters.amp.adapter:AmpAdapter",
     "mock": "agentstreamd.adapters.mock.adapter:MockAdapter",
 }
 """Name of the agent to where its adapter is; imported only when it is used."""
