@@ -166,11 +166,14 @@ class _Player:
     def _apply(self, drafts: Sequence[Draft]) -> None:
         keeper = self._keeper
         self._answer_asked(drafts)
+        begun = False
         for draft in drafts:
             if draft.kind is Kind.TURN_STARTED and not keeper.turn_id and self._is_ours(draft):
                 self._begin_turn(self._next_prompt(drafts))
+                begun = True
                 continue
-            if self._is_echo(draft):
+            # What the agent says of the user in the same breath is that prompt: it may have no id.
+            if self._is_echo(draft) or (begun and _is_user_message(draft)):
                 continue
             if not self._has_client and keeper.pending:
                 self._settle_unknown(draft)
@@ -293,6 +296,15 @@ def _prompt_id(draft: Draft) -> str:
     if item is None or item.parent_id or item.kind != item_pb2.ITEM_KIND_MESSAGE:
         return ""
     return item.native_item_id if item.role == item_pb2.ITEM_ROLE_USER else ""
+
+
+def _is_user_message(draft: Draft) -> bool:
+    item = _item_of(draft)
+    return (
+        item is not None
+        and item.kind == item_pb2.ITEM_KIND_MESSAGE
+        and item.role == item_pb2.ITEM_ROLE_USER
+    )
 
 
 def _withdrawn_request(draft: Draft) -> str:

@@ -9,9 +9,6 @@ Anthropic Messages API. The vocabulary of scripts is that of `anthropic_script`.
 thread's title are answered without a script, and not counted.
 """
 
-import argparse
-import asyncio
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 

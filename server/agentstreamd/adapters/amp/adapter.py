@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentstream.v1 import agent_pb2, session_pb2
-from agentstreamd.adapters.amp import client_side, launch, version
+from agentstreamd.adapters.amp import client_side, ignored, launch, version
 from agentstreamd.adapters.amp.connection import Limits
 from agentstreamd.adapters.amp.desk import PermissionDesk
 from agentstreamd.adapters.amp.driver import AmpDriver
@@ -110,6 +110,10 @@ class AmpAdapter(Adapter):
         if self._desk is None:
             raise RuntimeError("the adapter was not started")
         return AmpDriver(context, self.installed, self._desk, self._limits)
+
+    def ignored(self, message: bytes) -> str:
+        """See `Adapter.ignored`."""
+        return ignored.ignored(message)
 
     def client_actions(self, messages: Sequence[bytes]) -> list[ClientAction]:
         """See `Adapter.client_actions`."""

@@ -25,15 +25,6 @@ from agentstreamd.model import (
     whole,
 )
 
-IGNORED = {
-    "result/success": "comes once for each process, after the end of the turn was read from the "
-    "assistant's stop reason; its text repeats the last message",
-    "result/cancelled": "a signal that found no turn running",
-    "user/empty": "the echo of a message without content in a running turn: our interrupt",
-    "done": "ends the turn and the session; a second one says nothing",
-}
-"""What makes no event of its own on purpose, with the reason."""
-
 _Raw = tuple[bytes, ...]
 
 _NO_KEY = b"No API key found"
