@@ -202,6 +202,7 @@ async def test_an_interrupt_cuts_the_models_text(lab: AmpLab) -> None:
     await driver.interrupt()
     assert (await session.turn_ended()).status == INTERRUPTED
     assert (await session.exit()).expected
+    # Amp has stored nothing of it yet, so the next message begins the thread.
     await driver.send(session.prompt("Still there?"))
     assert (await session.turn_ended()).status == COMPLETED
 
@@ -254,6 +255,7 @@ async def test_a_killed_process_is_reported_and_another_continues_the_thread(lab
     driver = session.driver()
     await driver.send(session.prompt("My color is blue"))
     await session.turn_ended()
+    await lab.server.stored("Noted.")  # a while after the turn; what is not stored is lost
     await driver.send(session.prompt("Talk"))
     await lab.server.request(1)
     [child] = lab.processes.children
@@ -343,15 +345,15 @@ async def test_a_workspace_that_would_decide_about_permissions_is_refused(
     assert str(above / "settings.json") in str(failure)
 
 
-async def test_modes_labels_and_a_system_prompt_reach_amp(lab: AmpLab) -> None:
-    lab.server.script(reply(text("Yes.")))
+async def test_modes_labels_and_visibility_are_taken(lab: AmpLab) -> None:
+    lab.server.script(reply(thinking("Hm."), text("Yes.")))
     session = await lab.session(
         mode="rush",
-        system_prompt="You are a frog.",
         agent_options={"labels": "one,two", "visibility": "private", "thinking": "false"},
     )
     await session.driver().send(session.prompt("Hi"))
     await session.turn_ended()
     [updated] = session.of(Kind.SESSION_UPDATED)
     assert updated.session_updated.mode == "rush"
-    assert "You are a frog." in lab.server.requests[0].system
+    [item] = [event.item_completed.item for event in session.of(Kind.ITEM_COMPLETED)]
+    assert [part.WhichOneof("part") for part in item.content] == ["text"]

@@ -9,13 +9,15 @@ Anthropic Messages API. The vocabulary of scripts is that of `anthropic_script`.
 thread's title are answered without a script, and not counted.
 """
 
+import asyncio
+import json
 from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
 
 from tests.support.anthropic_server import AnthropicServer
-from tests.support.model_server import Json
+from tests.support.model_server import DEADLINE, Json
 
 TITLE = "A scripted thread"
 
@@ -46,7 +48,6 @@ class AmpServer(AnthropicServer):
     Attributes:
         threads: The threads that were uploaded, by id; `threads continue` needs them.
         key: The only API key that is taken; empty for any.
-        api_keys: The keys that came, one for each request of the CLI's own.
         calls: Names of the internal methods that were called.
     """
 
@@ -55,6 +56,14 @@ class AmpServer(AnthropicServer):
         self.threads: dict[str, Json] = {}
         self.key = key
         self.calls: list[str] = []
+        self._stored = asyncio.Condition()
+
+    async def stored(self, part: str) -> None:
+        """Wait until a thread was uploaded whose JSON has `part` in it."""
+        async with asyncio.timeout(DEADLINE), self._stored:
+            await self._stored.wait_for(
+                lambda: any(part in json.dumps(thread) for thread in self.threads.values())
+            )
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The internal API, the model; everything else is not found, and no fault."""
@@ -73,7 +82,10 @@ class AmpServer(AnthropicServer):
         self.calls.append(method)
         if self.key and http.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response(_failure("auth-required", "Unauthorized"), status=401)
-        return web.json_response(self._answer(method, body.get("params") or {}))
+        answer = self._answer(method, body.get("params") or {})
+        async with self._stored:
+            self._stored.notify_all()
+        return web.json_response(answer)
 
     def _answer(self, method: str, params: Json) -> Json:
         match method:

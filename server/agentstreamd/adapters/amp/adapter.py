@@ -209,7 +209,6 @@ def _description() -> agent_pb2.Agent:
             interrupt=True,
             change_permission_mode=True,
             resume=True,
-            system_prompt=True,
             mcp_servers=True,
             usage=True,
             image_output=True,

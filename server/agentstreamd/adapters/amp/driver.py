@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from agentstream.v1 import agent_pb2, error_pb2, interaction_pb2
+from agentstream.v1 import agent_pb2, error_pb2, event_pb2, interaction_pb2
 from agentstreamd.adapters.amp import failures, launch, settings, version
 from agentstreamd.adapters.amp.client_side import encode_prompt
 from agentstreamd.adapters.amp.connection import Connection, Limits, Listener, StartFailed
@@ -145,7 +145,8 @@ class AmpDriver(Driver, Listener):
         for draft in drafts:
             if draft.kind is Kind.SESSION_UPDATED:
                 self._thread = draft.event.session_updated.native_session_id or self._thread
-            elif draft.kind is Kind.TURN_ENDED and not self._remembered.conversation:
+            elif draft.event.turn_ended.status == event_pb2.TURN_STATUS_COMPLETED:
+                # Not of others: a first turn that was cut may not have been stored by Amp.
                 self._remember(Remembered(conversation=True, grants=self._remembered.grants))
         await self._context.sink.publish(drafts)
 

@@ -125,7 +125,6 @@ def plan_launch(
         mode=permission_mode,
         helper=paths["permit"],
         rules=rules,
-        system_prompt=config.system_prompt,
     )
     private = {"socket": str(socket_path), "secret": secret}
     script = settings.helper_script(sys.executable, Path(permit.__file__), paths["permit.json"])
@@ -171,6 +170,9 @@ def check(config: session_pb2.SessionConfig) -> None:
         raise CapabilityNotSupported("model", "Amp chooses models by its modes: set mode instead.")
     if config.effort:
         raise CapabilityNotSupported("effort", "Amp has no effort to set: set mode instead.")
+    if config.system_prompt:
+        # amp.systemPrompt, which its SDK writes, was seen to have no effect.
+        raise CapabilityNotSupported("system_prompt", "Amp takes no system prompt.")
     if config.permission_mode not in _PERMISSION_MODES:
         raise InvalidSetting("permission_mode", "is not a known permission mode")
     if config.mode and not _MODE.fullmatch(config.mode):

@@ -38,7 +38,6 @@ def session_settings(
     mode: agent_pb2.PermissionMode.ValueType,
     helper: Path,
     rules: Sequence[Rule] = (),
-    system_prompt: str = "",
 ) -> dict[str, Any]:
     """The settings of a session. `rules` come first, with `ask` made a question to us.
 
@@ -54,8 +53,6 @@ def session_settings(
     made["amp.permissions"] = [*rejections, *first, *reading, {"tool": "*", **delegate}]
     made["amp.dangerouslyAllowAll"] = mode == agent_pb2.PERMISSION_MODE_BYPASS
     made.setdefault("amp.updates.mode", "disabled")
-    if system_prompt:
-        made["amp.systemPrompt"] = system_prompt
     return made
 
 
