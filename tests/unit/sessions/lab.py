@@ -106,6 +106,8 @@ class Lab:
         What it was about to commit is lost.
         """
         self.gate.shut()
+        async for info in self.log.scan("session"):
+            self.seen[info.uid] = await self.durable(info.session_id)
         before = self._log_directory
         self._generation += 1
         shutil.copytree(before, self._log_directory)
