@@ -41,6 +41,7 @@ class Journal:
 
     Attributes:
         failure: Why the log does not take events now; None when it does.
+        broken: The log will never take them: the session must be loaded anew.
         written: Ticket of the last write.
     """
 
@@ -57,6 +58,7 @@ class Journal:
         written is held until `create`, and then makes it, all at once.
         """
         self.failure: LogUnavailable | None = None
+        self.broken = False
         self._log = log
         self._session_id = session_id
         self._sequence = sequence
@@ -195,6 +197,7 @@ class Journal:
             except Exception:
                 # Another writer, or a fault of ours: to go on would break the stream's order.
                 logger.exception("session %s can't be written any more", self._session_id)
+                self.broken = True
                 self._refuse_all(log_unavailable("this session can't be written any more"))
                 return False
             else:

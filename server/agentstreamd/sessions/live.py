@@ -70,6 +70,9 @@ class LiveSessions:
         """Hold a session in memory for the length of a call."""
         async with self.locks.hold(session_id):
             live = self._live.get(session_id)
+            if live is not None and live.runtime.journal.broken and not live.users:
+                await self.drop(live)
+                live = None
             if live is None:
                 with log_errors(session_id):
                     live = await self.load(session_id)

@@ -20,6 +20,7 @@ class Recording:
         on_asked: Told of each request that comes.
         on_resolved: Told of the id of each request that is resolved.
         on_turn_ended: Told of each turn that ends.
+        on_rest: Told when nothing is under way in the stream any more.
     """
 
     def __init__(self, parts: SessionParts, now_ns: Callable[[], int]) -> None:
@@ -31,6 +32,7 @@ class Recording:
         self.on_asked: Callable[[Pending], None] = lambda pending: None
         self.on_resolved: Callable[[str], None] = lambda request_id: None
         self.on_turn_ended: Callable[[EndedTurn], None] = lambda ended: None
+        self.on_rest: Callable[[], None] = lambda: None
         self._record = parts.record
         self._now_ns = now_ns
         self._was_quiescent = True
@@ -63,6 +65,7 @@ class Recording:
         if stored.SETTINGS in state:
             self._follow_settings(state)
         quiescent = self.keeper.quiescent
+        comes_to_rest = quiescent and not self._was_quiescent
         if quiescent or self._was_quiescent:
             self._was_quiescent = quiescent
             record = self.describe()
@@ -75,6 +78,8 @@ class Recording:
             self.on_asked(pending)
         for ended in output.ended:
             self.on_turn_ended(ended)
+        if comes_to_rest:
+            self.on_rest()
         return ticket
 
     def _keep_resolutions(

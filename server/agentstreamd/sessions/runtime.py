@@ -55,7 +55,7 @@ class SessionRuntime:
         self.seat = DriverSeat(lambda: make_driver(self))
         self.turns = Turns(self.recording, self.seat, environment, self.spawn, parts.queue)
         self.recording.on_turn_ended = self._turn_ended
-        self.turns.on_last = lambda: self.on_idle()
+        self.recording.on_rest = lambda: self.on_idle()
         self._new_id = environment.new_id
         self._early: list[Draft] = []
         self._unloading = False

@@ -59,7 +59,6 @@ class Turns:
         interrupting: The turn that is being interrupted; empty when none is.
         handing_over: The turn whose message the agent does not have yet; empty when it has.
         sending: Held, by client_message_id, while a message is taken.
-        on_last: Told when a turn has ended and no message waits.
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class Turns:
         self.interrupting = ""
         self.handing_over = ""
         self.sending = KeyedLocks()
-        self.on_last: Callable[[], None] = lambda: None
         self._recording = recording
         self._keeper = recording.keeper
         self._seat = seat
@@ -353,8 +351,6 @@ class Turns:
         if self.queue:
             # Not at once: what the agent said together with the end of its turn comes first.
             asyncio.get_running_loop().call_soon(self.start_queued)
-        else:
-            self.on_last()
 
     def _prompt(self, turn_id: str, request: service_pb2.SendMessageRequest) -> Prompt:
         return Prompt(turn_id, self._env.new_id(), tuple(request.parts), request.command)

@@ -71,8 +71,9 @@ class Lab:
 
     # Daemons
 
-    async def start(self, crash_at: int = 0) -> None:
+    async def start(self, error: Exception | None = None, *, crash_at: int = 0) -> None:
         self.gate = CrashGate(crash_at)
+        self.gate.error = error
         config = EventLogConfig(directory=self._log_directory)
         self.log = await SqliteEventLog.open(config, before_commit=self.gate)
         self.manager = SessionManager(
@@ -112,7 +113,7 @@ class Lab:
         self._generation += 1
         shutil.copytree(before, self._log_directory)
         await self.stop()
-        await self.start(crash_at)
+        await self.start(crash_at=crash_at)
 
     # Calls
 
