@@ -108,8 +108,10 @@ class ItemKeeper:
         item = draft.event.item_started.item
         self._settle_call(item)
         turn_id = self.turn_id
+        # First: what is large moves out of the event as it is stamped.
+        opened = self.book.start(item, turn_id)
         self._stamp(draft, turn_id)
-        return self.book.start(item, turn_id)
+        return opened
 
     def _on_delta(self, draft: Draft) -> None:
         book = self.book
