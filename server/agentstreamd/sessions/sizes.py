@@ -187,11 +187,12 @@ def _cut(message: Message, limit: int) -> None:
                 continue
             for inner in value if field.is_repeated else (value,):
                 _cut(inner, limit)
-        elif field.type != FieldDescriptor.TYPE_STRING or field.is_repeated or len(value) <= limit:
             continue
-        elif name.endswith("_id") or name in _IDENTIFYING:
+        if field.type != FieldDescriptor.TYPE_STRING or field.is_repeated or len(value) <= limit:
             continue
-        elif name == "schema_json":
+        if name.endswith("_id") or name in _IDENTIFYING:
+            continue
+        if name == "schema_json":
             it.schema_json = "{}"
         elif name.endswith("_json"):
             it.ClearField(name)
