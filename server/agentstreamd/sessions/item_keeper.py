@@ -292,13 +292,12 @@ class ItemKeeper:
     def close(self, turn_id: str | None) -> None:
         """Complete what is open of a turn (of everything, for None) and answer its calls."""
         book = self.book
-        for item_id, opened in reversed(list(book.open.items())):
+        for opened in reversed(list(book.open.values())):
             if turn_id is not None and opened.turn_id != turn_id:
                 continue
             item = opened.content_so_far(self._call_of(opened))
             self._settle_call(item, opened)
             self._complete(opened, completed(item, failed=True, synthetic=True))
-            book.forced.put(item_id, None)
         for call_id in list(book.unanswered):
             call = book.calls.get(call_id)
             if call is not None and (turn_id is None or call.turn_id == turn_id):

@@ -1,6 +1,6 @@
 """What the keeper remembers of a stream's items: which are open, which ids are taken."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -40,10 +40,6 @@ class Remembered(Generic[Key, Value]):
         entries[key] = value
         if len(entries) > self._limit:
             del entries[next(iter(entries))]
-
-    def items(self) -> Iterator[tuple[Key, Value]]:
-        """All entries, oldest first."""
-        return iter(list(self._entries.items()))
 
 
 _PART_OF = {
@@ -164,7 +160,6 @@ class ItemBook:
         unanswered: Call ids without a result, in order.
         call_alias: For call ids that the agent used again: what its newest call got.
         call_of_item: Call id of a tool call's item.
-        forced: Items that the keeper closed, since their turn ended.
     """
 
     def __init__(self) -> None:
@@ -176,7 +171,6 @@ class ItemBook:
         self.unanswered: dict[str, None] = {}
         self.call_alias: Remembered[str, str] = Remembered(4096)
         self.call_of_item: Remembered[str, str] = Remembered(4096)
-        self.forced: Remembered[str, None] = Remembered(4096)
 
     def current(self, item_id: str) -> str:
         """The id in the stream of what the agent calls `item_id`."""

@@ -23,8 +23,8 @@ class RequestKeeper:
 
     Attributes:
         pending: Requests that wait for an answer, by request id, oldest first.
-        asked: Requests that came since the last `take_asked`.
-        resolved: Resolutions since the last `take_resolved`: request id, resolution, sequence.
+        asked: Requests that came since the stream keeper last took them.
+        resolved: Resolutions since then: request id, resolution, sequence.
         handlers: What to do with each kind of draft about requests.
     """
 
