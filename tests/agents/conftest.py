@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from tests.support import e2e
 from tests.support.anthropic_server import AnthropicServer
+from tests.support.claude_driving import new_session, processes  # noqa: F401 - fixtures
 from tests.support.hermetic import base_environment, claude_environment, make_workspace
 from tests.support.laboratory import agent_executable
 from tests.support.raw_claude import RawClaude

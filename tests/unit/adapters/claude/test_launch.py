@@ -101,9 +101,9 @@ def test_only_bypass_lifts_the_checks_and_only_for_root_it_claims_a_sandbox() ->
 
 
 def test_the_session_environment_wins_over_the_daemons_and_that_over_the_defaults() -> None:
-    daemon = {"HOME": "/home/d", "A": "daemon", "B": "daemon", "DISABLE_TELEMETRY": ""}
+    daemon = {"HOME": "/home/user", "A": "daemon", "B": "daemon", "DISABLE_TELEMETRY": ""}
     env = plan(session_pb2.SessionConfig(env={"B": "session"}), daemon).env
-    assert env["HOME"] == "/home/d"
+    assert env["HOME"] == "/home/user"
     assert (env["A"], env["B"]) == ("daemon", "session")
     assert env["DISABLE_TELEMETRY"] == ""
     assert env["DISABLE_AUTOUPDATER"] == "1"
