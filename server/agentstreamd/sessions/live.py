@@ -101,7 +101,7 @@ class LiveSessions:
         live = self.add(loaded.parts)
         runtime = live.runtime
         if loaded.recovered:
-            ticket = runtime.recording.flush()
+            ticket = runtime.recording.flush(loaded.puts, loaded.deletes)
             try:
                 await runtime.recording.committed(ticket)
             except BaseException:

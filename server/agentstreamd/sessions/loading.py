@@ -8,9 +8,11 @@ from agentstreamd.sessions import stored
 from agentstreamd.sessions.journal import Journal
 from agentstreamd.sessions.keeper import StreamKeeper
 from agentstreamd.sessions.parts import Environment, SessionParts
+from agentstreamd.sessions.prompts import message_id_json, user_item
 from agentstreamd.sessions.runtime import restarted
 from agentstreamd.sessions.stamp import Stamper
 from agentstreamd.sessions.stored import Queued
+from agentstreamd.sessions.turns import steered
 
 REMEMBERED_EVENTS = 8192
 """How far back the stream is read for ids that are taken, when a session is loaded."""
@@ -72,11 +74,15 @@ class Loaded:
         parts: What it is put together from.
         recovered: Work was under way when the daemon ended; it has been closed in the stream, which
             is still to be written.
+        puts: State to write with it.
+        deletes: Keys of state to delete with it.
         had_turn: A turn has ended; known only of a one-shot session.
     """
 
     parts: SessionParts
     recovered: bool
+    puts: dict[str, bytes]
+    deletes: list[str]
     had_turn: bool
 
 
@@ -113,13 +119,17 @@ async def load_session(reader: Reader, environment: Environment) -> Loaded:
         sequence=reader.latest,
         backlog_bytes=environment.config.commit_backlog_bytes,
     )
-    recovered = not keeper.ended and not keeper.quiescent
+    steering = await log.get_prefix(session_id, stored.steer_key(""))
+    puts: dict[str, bytes] = {}
+    recovered = not keeper.ended and (not keeper.quiescent or bool(steering))
     if recovered:
         keeper.stamper.set_time(environment.now_ns())
+        for key, value in steering.items():
+            puts |= _take_in(keeper, key.removeprefix(stored.steer_key("")), Queued.decode(value))
         _close_cut_off(keeper, intents)
     parts = SessionParts(record, config, keeper, journal, queue, adapter_state)
     had_turn = config.one_shot and bool(await log.get_prefix(session_id, stored.turn_key("")))
-    return Loaded(parts, recovered, had_turn)
+    return Loaded(parts, recovered, puts, list(steering), had_turn)
 
 
 async def _read_back(reader: Reader, keeper: StreamKeeper, checkpoint: int) -> None:
@@ -135,6 +145,20 @@ async def _read_back(reader: Reader, keeper: StreamKeeper, checkpoint: int) -> N
                 keeper.restore(past)
         # What a filter leaves out after the checkpoint must not be passed over.
         cursor = batch.last_sequence if kinds is None else min(batch.last_sequence, checkpoint)
+
+
+def _take_in(keeper: StreamKeeper, message_id: str, message: Queued) -> dict[str, bytes]:
+    """Accept a message that was on its way into a turn: the agent may have it."""
+    request = message.request
+    keeper.add_message(
+        user_item(f"user_{message_id}", tuple(request.parts)),
+        metadata_json=message_id_json(request.client_message_id, message_id),
+    )
+    if not request.client_message_id:
+        return {}
+    response = steered(message.shown.turn_id, message.position)
+    value = stored.with_digest(stored.digest(request), response)
+    return {stored.message_key(request.client_message_id): value}
 
 
 def _close_cut_off(keeper: StreamKeeper, intents: dict[str, bytes]) -> None:

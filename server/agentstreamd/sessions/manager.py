@@ -76,7 +76,7 @@ class SessionManager:
             return True
         if record.state == session_pb2.SESSION_STATE_ENDED:
             return False
-        prefixes = [stored.queue_key("")]
+        prefixes = [stored.queue_key(""), stored.steer_key("")]
         if record.config.one_shot:
             prefixes.append(stored.turn_key(""))
         for prefix in prefixes:

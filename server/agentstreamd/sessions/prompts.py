@@ -1,5 +1,7 @@
 """Messages of clients: checking them, and what of them the stream shows."""
 
+import json
+
 from agentstream.v1 import item_pb2, service_pb2
 from agentstreamd.model import file_ref_part, image_part, text_part
 
@@ -60,6 +62,12 @@ def preview(parts: "list[service_pb2.InputPart] | tuple[service_pb2.InputPart, .
     """The beginning of a message's text."""
     text = " ".join(part.text for part in parts if part.WhichOneof("part") == "text")
     return text[:PREVIEW_CHARACTERS]
+
+
+def message_id_json(client_message_id: str, message_id: str) -> str:
+    """The ids of a message, as metadata of its item."""
+    known = {"client_message_id": client_message_id, "message_id": message_id}
+    return json.dumps({name: value for name, value in known.items() if value})
 
 
 def user_item(item_id: str, parts: "tuple[service_pb2.InputPart, ...]") -> item_pb2.Item:

@@ -90,14 +90,19 @@ def split_digest(value: bytes) -> tuple[bytes, bytes]:
     return value[:_DIGEST_BYTES], value[_DIGEST_BYTES:]
 
 
+def steer_key(message_id: str) -> str:
+    """Key of a message that is being put into a running turn: `Queued`."""
+    return f"steer/{message_id}"
+
+
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A message that waits for its turn.
+    """A message that waits for its turn, or is on its way into one.
 
     Attributes:
         shown: As clients see it.
         request: The message.
-        position: Its place in the order of acceptance.
+        position: Its place in the order of acceptance; sequence of the event before it.
     """
 
     shown: session_pb2.QueuedMessage

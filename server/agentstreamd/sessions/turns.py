@@ -1,7 +1,6 @@
 """The turns of a session: messages that start them, wait for them or are put into them."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from agentstreamd.sessions.errors import SessionError, draining, log_errors
 from agentstreamd.sessions.keeper import EndedTurn
 from agentstreamd.sessions.keyed_locks import KeyedLocks
 from agentstreamd.sessions.parts import Environment
-from agentstreamd.sessions.prompts import preview, user_item
+from agentstreamd.sessions.prompts import message_id_json, preview, user_item
 from agentstreamd.sessions.recording import Recording, interrupt_response
 from agentstreamd.sessions.seat import DriverSeat
 from agentstreamd.sessions.stored import Queued
@@ -158,25 +157,40 @@ class Turns:
             if self._keeper.turn_id != turn_id or self._seat.closing:
                 raise turn_not_running(self._recording.session_id, turn_id)
             # Taken before: what the agent says of the message at once is set off by it, too.
-            sequence = self._keeper.stamper.sequence
-            try:
-                await self._seat.driver.steer(prompt)
-            except NotDelivered as error:
-                raise turn_not_running(self._recording.session_id, turn_id) from error
-        response = service_pb2.SendMessageResponse(
-            turn_id=turn_id,
-            sequence=sequence,
-            disposition=service_pb2.MESSAGE_DISPOSITION_STEERED,
-        )
+            response = steered(turn_id, self._keeper.stamper.sequence)
+            await self._hand_in(prompt, request, response)
         self._recording.tick()
         self._keeper.add_message(
             user_item(f"user_{prompt.message_id}", prompt.parts),
-            metadata_json=_message_json(request, prompt),
+            metadata_json=message_id_json(request.client_message_id, prompt.message_id),
         )
-        await self._recording.committed(
-            self._recording.flush(self._remember(request, digest, response))
+        ticket = self._recording.flush(
+            self._remember(request, digest, response), [stored.steer_key(prompt.message_id)]
         )
+        await self._recording.committed(ticket)
         return response
+
+    async def _hand_in(
+        self,
+        prompt: Prompt,
+        request: service_pb2.SendMessageRequest,
+        response: service_pb2.SendMessageResponse,
+    ) -> None:
+        """Put a message into the running turn. Whatever happens, it is durable by then."""
+        shown = session_pb2.QueuedMessage(turn_id=prompt.turn_id)
+        key = stored.steer_key(prompt.message_id)
+        journal = self._recording.journal
+        try:
+            puts = {key: Queued(shown, request, response.sequence).encode()}
+            await self._recording.committed(journal.write((), puts=puts))
+            if self._keeper.turn_id != prompt.turn_id:
+                raise NotDelivered("the turn has ended")
+            await self._seat.driver.steer(prompt)
+        except BaseException as error:
+            journal.write((), deletes=[key])
+            if isinstance(error, NotDelivered):
+                raise turn_not_running(self._recording.session_id, prompt.turn_id) from error
+            raise
 
     def discard_queue(self) -> None:
         """Forget the messages that wait."""
@@ -294,7 +308,7 @@ class Turns:
             trigger,
             user_item(f"user_{prompt.message_id}", prompt.parts),
             client_message_id=request.client_message_id,
-            metadata_json=_message_json(request, prompt),
+            metadata_json=message_id_json(request.client_message_id, prompt.message_id),
         )
         ticket = self._recording.flush(puts, deletes)
         self.handing_over = turn_id
@@ -387,6 +401,15 @@ class Turns:
         self._keeper.update(update)
 
 
+def steered(turn_id: str, sequence: int) -> service_pb2.SendMessageResponse:
+    """What is answered to a message that was put into a running turn."""
+    return service_pb2.SendMessageResponse(
+        turn_id=turn_id,
+        sequence=sequence,
+        disposition=service_pb2.MESSAGE_DISPOSITION_STEERED,
+    )
+
+
 def turn_not_running(session_id: str, turn_id: str) -> SessionError:
     """No turn is running, or not the one that was named."""
     what = f"turn {turn_id!r}" if turn_id else "a turn"
@@ -401,8 +424,3 @@ def _code_of(error: AdapterError) -> error_pb2.ErrorCode.ValueType:
     if isinstance(error, AgentFailed):
         return error.code
     return error_pb2.ERROR_CODE_AGENT_START_FAILED
-
-
-def _message_json(request: service_pb2.SendMessageRequest, prompt: Prompt) -> str:
-    known = {"client_message_id": request.client_message_id, "message_id": prompt.message_id}
-    return json.dumps({name: value for name, value in known.items() if value})

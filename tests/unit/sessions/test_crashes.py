@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentstream.v1 import error_pb2, event_pb2, interaction_pb2, service_pb2, session_pb2
-from agentstreamd.adapters.base import AgentExit, Answer
+from agentstreamd.adapters.base import AgentExit, Answer, Prompt
 from agentstreamd.model import delta, started, tool_call_item
 from agentstreamd.sessions.errors import SessionError
 from tests.support.scripted_adapter import (
@@ -132,6 +132,35 @@ async def test_a_message_accepted_before_is_known_after(
     assert await lab.send("second", client_message_id="c", when_busy=when_busy) == first
     if when_busy == QUEUE:
         await until(lambda: script.prompts == ["first", "second"])
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_a_message_on_its_way_into_a_turn_is_kept(
+    lab: Lab, script: Script, ended: bool
+) -> None:
+    async def on_steer(driver: ScriptedDriver, prompt: Prompt) -> None:
+        if ended:
+            await driver.end_turn()
+        await asyncio.Event().wait()
+
+    script.on_steer = on_steer
+    driver = await running(lab)
+    sending = asyncio.ensure_future(
+        lab.send("more", client_message_id="c", when_busy=service_pb2.WHEN_BUSY_STEER)
+    )
+    await until(lambda: "steer" in script.calls)
+    turn_id = next(one.turn_id for one in await lab.events() if one.turn_id)
+    await lab.crash()
+    await asyncio.wait([sending])
+    texts = [i.item.content[0].text.text for i in await lab.only("item_completed")]
+    assert texts == ["first", "more"]
+    again = await lab.send("more", client_message_id="c", when_busy=service_pb2.WHEN_BUSY_STEER)
+    assert (again.turn_id, again.disposition) == (
+        turn_id,
+        service_pb2.MESSAGE_DISPOSITION_STEERED,
+    )
+    assert driver.prompts == script.prompts == ["first"]
+    assert not await lab.log.get_prefix("s", "steer/")
 
 
 async def test_ids_of_before_the_crash_are_not_given_again(lab: Lab, script: Script) -> None:

@@ -264,6 +264,21 @@ async def test_a_message_that_could_not_be_steered_is_not_in_the_stream(
     with Refused(reason):
         await lab.send("more", when_busy=STEER, client_message_id="c")
     assert await lab.kinds() == before
+    assert not await lab.log.get_prefix("s", "steer/")
+
+
+async def test_a_message_is_durable_before_it_is_steered(lab: Lab, script: Script) -> None:
+    durable: list[int] = []
+
+    async def on_steer(driver: ScriptedDriver, prompt: Prompt) -> None:
+        durable.append(len(await lab.log.get_prefix("s", "steer/")))
+
+    driver = await running(lab)
+    script.on_steer = on_steer
+    await lab.send("more", when_busy=STEER)
+    assert durable == [1]
+    assert not await lab.log.get_prefix("s", "steer/")
+    await driver.end_turn()
 
 
 async def test_an_agent_that_can_not_steer_is_not_asked_to(lab: Lab, script: Script) -> None:
