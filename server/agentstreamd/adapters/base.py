@@ -171,6 +171,10 @@ class Sink(Protocol):
     def exited(self, exit: AgentExit) -> None:
         """The agent process is gone, and with it whatever was running; called once for each
         process, after all that it wrote was published.
+
+        While `Driver.send` runs, the first exit is taken for that of the process before, if there
+        was one, and the turn goes on: a process that ends right after it was given the message must
+        make `send` raise.
         """
 
     def save_state(self, state: bytes) -> None:
@@ -209,8 +213,8 @@ class DriverContext:
 
 class Driver(ABC):
     """Drives one session's agent. All methods run on the event loop; the session calls none of
-    `send`, `steer`, `update` and `close` while another of them runs. `interrupt` and `answer` may
-    come while `send` runs.
+    `send`, `steer` and `update` while another of them or `close` runs. `interrupt` and `answer` may
+    come at any time, and so may `close`: it ends a start that hangs.
     """
 
     async def open(self) -> None:  # noqa: B027 - most agents start with the first message

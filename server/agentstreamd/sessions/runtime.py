@@ -142,6 +142,7 @@ class SessionRuntime:
         if not self.keeper.started:
             self._early.extend(drafts)
             return
+        self.turns.has_process = True
         self.recording.tick()
         self.keeper.apply(drafts)
         self.recording.flush()
@@ -195,10 +196,8 @@ class SessionRuntime:
         self.recording.tick()
         if not exit.expected:
             self._say_exited(exit)
-        # A message that is on its way to the agent is not lost with the process before: the driver
-        # starts the next one, or says that it can't.
         turn_id = keeper.turn_id
-        if turn_id and self.turns.handing_over != turn_id:
+        if not self.turns.survives_exit() and turn_id:
             if self.turns.interrupting == turn_id:
                 keeper.end_turn(event_pb2.TURN_STATUS_INTERRUPTED)
             else:

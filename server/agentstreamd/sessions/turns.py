@@ -57,6 +57,7 @@ class Turns:
         queue: Messages that wait for the running turn to end.
         interrupting: The turn that is being interrupted; empty when none is.
         handing_over: The turn whose message the agent does not have yet; empty when it has.
+        has_process: A process of the agent runs, as far as the session can tell.
         sending: Held, by client_message_id, while a message is taken.
     """
 
@@ -72,6 +73,7 @@ class Turns:
         self.queue = queue
         self.interrupting = ""
         self.handing_over = ""
+        self.has_process = False
         self.sending = KeyedLocks()
         self._recording = recording
         self._keeper = recording.keeper
@@ -80,6 +82,7 @@ class Turns:
         self._spawn = spawn
         self._accepting: dict[str, Accepted] = {}
         self._waiting = False
+        self._had_process = False
         self._stops: dict[str, asyncio.Task[EndedTurn]] = {}
         self._waiters: dict[str, asyncio.Future[EndedTurn]] = {}
 
@@ -313,6 +316,7 @@ class Turns:
         ticket = self._recording.flush(puts, deletes)
         self.handing_over = turn_id
         self._waiting = True
+        self._had_process = self.has_process
         self._spawn(self._deliver(prompt, ticket), "deliver")
         return ticket
 
@@ -325,6 +329,7 @@ class Turns:
                 if self._keeper.turn_id == turn_id and not self._seat.closing:
                     self._waiting = False
                     await self._seat.driver.send(prompt)
+                    self.has_process = self.has_process or self.handing_over == turn_id
         except SessionError:
             return  # the session is gone
         except AdapterError as error:
@@ -339,6 +344,19 @@ class Turns:
         finally:
             if self.handing_over == turn_id:
                 self.handing_over = ""
+
+    def survives_exit(self) -> bool:
+        """Take note that a process of the agent is gone; whether the running turn goes on.
+
+        It does where its message is not with the agent yet and a process ran before: the driver has
+        noticed late that that one is gone, or ended it, and hands the message to the next one.
+        """
+        self.has_process = False
+        survives = bool(self.handing_over) and self._had_process
+        self._had_process = False
+        if not survives:
+            self.handing_over = ""
+        return survives
 
     def fail_turn(self, turn_id: str, message: str, code: error_pb2.ErrorCode.ValueType) -> None:
         """End a turn as failed (as interrupted, if it was being), if it is still running."""

@@ -141,6 +141,26 @@ async def test_an_agent_that_died_unnoticed_does_not_take_the_next_message_along
     assert statuses == [event_pb2.TURN_STATUS_COMPLETED] * 2
 
 
+@pytest.mark.parametrize("earlier", [True, False])
+async def test_a_process_that_dies_while_it_is_given_the_message_fails_the_turn(
+    lab: Lab, script: Script, earlier: bool
+) -> None:
+    async def on_send(driver: ScriptedDriver, prompt: Prompt) -> None:
+        driver.exit(CRASHED)
+        if earlier:
+            driver.exit(CRASHED)
+
+    if earlier:
+        driver = await running(lab)
+        await driver.end_turn()
+    else:
+        await lab.create()
+    script.on_send = on_send
+    await lab.send("second")
+    await lab.until("turn_ended", 2 if earlier else 1)
+    assert (await lab.only("turn_ended"))[-1].status == event_pb2.TURN_STATUS_FAILED
+
+
 async def test_an_exit_after_the_message_was_handed_over_fails_the_turn(
     lab: Lab, script: Script
 ) -> None:
