@@ -174,6 +174,7 @@ async def test_an_interrupt_cuts_the_tool_and_the_thread_goes_on(lab: AmpLab) ->
         ),
         "the call",
     )
+    await lab.server.stored("toolu_s")  # before that the server has no thread to go on with
     await driver.interrupt()
     assert (await session.turn_ended()).status == INTERRUPTED
     assert "user:interrupted" in session.tool_results["toolu_s"].output
