@@ -132,7 +132,7 @@ class AmpNormalizer(Normalizer):
             if native.text(block.get("type")) == "tool_result":
                 results = True
                 drafts += self.tools.on_result(
-                    native.text(block.get("tool_use_id")),
+                    native.text(block.get("tool_use_id")) or self._answered_call(),
                     block.get("content"),
                     native.plain(block.get("is_error")) is True,
                     raw,
@@ -229,9 +229,8 @@ class AmpNormalizer(Normalizer):
         return drafts + self.tools.on_call(call_id, name, call.get("arguments"), "", raw)
 
     def _on_simple_result(self, line: Fields, raw: _Raw) -> list[Draft]:
-        call_id = native.text(line.get("id")) or next(iter(self.tools.calls), "")
+        call_id = native.text(line.get("id")) or self._answered_call()
         is_error = native.plain(line.get("is_error")) is True
-        call_id = call_id or self._new_id("call")
         return self.tools.on_result(call_id, line.get("content"), is_error, raw)
 
     def _on_simple_error(self, line: Fields, raw: _Raw) -> list[Draft]:
@@ -295,6 +294,10 @@ class AmpNormalizer(Normalizer):
     def _unknown(self, label: str, raw: _Raw) -> list[Draft]:
         text = native.dump(native.plain(raw[0])).decode()
         return whole(unknown_item(self._new_id("unknown"), label, text), raw)
+
+    def _answered_call(self) -> str:
+        """The call that a result without an id must be of: the oldest without one."""
+        return next(iter(self.tools.calls), "") or self._new_id("call")
 
     def _new_id(self, kind: str) -> str:
         return f"{kind}-{next(self._numbers)}"

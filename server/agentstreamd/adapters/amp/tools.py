@@ -80,6 +80,7 @@ class Tools:
     ) -> list[Draft]:
         """A call: an item of its own. Arguments may be an object, or a string that holds one."""
         text, value = _arguments(arguments)
+        name = name or "unknown"
         self.calls[call_id] = Call(name, value)
         item = tool_call_item(
             call_id,

@@ -100,6 +100,7 @@ class Connection:
         self._expected = False
         self._broken = ""
         self._asked: list[str] = []
+        self._message_id = ""
         self._initialize_id = ""
         self._reader: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -131,8 +132,9 @@ class Connection:
             self._child.kill()
             raise
 
-    async def prompt(self, line: bytes) -> None:
+    async def prompt(self, line: bytes, message_id: str) -> None:
         """Write a message that starts a turn. Raises ProcessGone: it did not arrive."""
+        self._message_id = message_id
         self._turn_taken.clear()
         self._turn_ended.clear()
         self.turn_open = True
@@ -173,11 +175,15 @@ class Connection:
         """Tell the process to stop the running turn. Raises as `control` does.
 
         It is not told before it says that it has taken the turn up: an interrupt that finds it idle
-        is answered with success and stops nothing.
+        is answered with success and stops nothing. A message that waits behind a turn that the
+        process began by itself is withdrawn, since an interrupt does not drop it.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.taken_seconds):
                 await self._turn_taken.wait()
+        if self.turn_open:
+            with contextlib.suppress(AgentFailed):  # taken up already, or not known to an old CLI
+                await self.control("cancel_async_message", {"message_uuid": self._message_id})
         if self.turn_open:
             await self.control("interrupt", {})
 

@@ -90,10 +90,10 @@ class ClaudeDriver(Driver, Listener):
         try:
             connection = await self._ready(closes)
             try:
-                await connection.prompt(line)
+                await connection.prompt(line, prompt.message_id)
             except ProcessGone:  # between the turns, and nobody had noticed yet
                 connection = await self._ready(closes)
-                await connection.prompt(line)
+                await connection.prompt(line, prompt.message_id)
         except ProcessGone as error:
             message = f"Claude Code did not take the message: {error}"
             raise AgentFailed(message, error_pb2.ERROR_CODE_AGENT_EXITED) from error
