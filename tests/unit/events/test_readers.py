@@ -349,8 +349,10 @@ async def test_a_reader_opened_during_appends_misses_none(config: EventLogConfig
 
         appending = asyncio.ensure_future(append())
         followers = []
-        while not appending.done():
+        # Bounded: on a slow machine, ever more followers would keep the appends from ending.
+        while not appending.done() and len(followers) < 200:
             followers.append(asyncio.ensure_future(follow()))
             await asyncio.sleep(0)
             await log.info("b")
+        await appending
         assert await asyncio.gather(*followers) == [80] * len(followers)
