@@ -348,7 +348,7 @@ async def test_a_reader_opened_during_appends_misses_none(config: EventLogConfig
                 return seen
 
         appending = asyncio.ensure_future(append())
-        followers = []
+        followers: list[asyncio.Task[int]] = []
         # Bounded: on a slow machine, ever more followers would keep the appends from ending.
         while not appending.done() and len(followers) < 200:
             followers.append(asyncio.ensure_future(follow()))
