@@ -13,7 +13,14 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from agentstream.v1 import error_pb2, interaction_pb2, service_pb2, service_pb2_grpc, session_pb2
+from agentstream.v1 import (
+    blob_pb2,
+    error_pb2,
+    interaction_pb2,
+    service_pb2,
+    service_pb2_grpc,
+    session_pb2,
+)
 from agentstreamd.model import Kind
 from agentstreamd.service.auth import TokenAuth
 from agentstreamd.service.listen import Address
@@ -201,6 +208,9 @@ async def test_a_large_message_is_taken(server: Running, sessions: FakeSessions)
 async def test_blobs_are_read_whole_and_in_parts(server: Running, sessions: FakeSessions) -> None:
     content = bytes(range(256)) * 4096
     await sessions.log.append("s", 0, [], blobs=[("a" * 64, content)])
+    sessions.blobs["a" * 64] = blob = blob_pb2.BlobRef(
+        blob_id="a" * 64, size_bytes=len(content), media_type="image/png"
+    )
 
     async def read(**more: int) -> tuple[list[service_pb2.ReadBlobResponse], bytes]:
         request = service_pb2.ReadBlobRequest(session_id="s", blob_id="a" * 64, **more)
@@ -209,8 +219,7 @@ async def test_blobs_are_read_whole_and_in_parts(server: Running, sessions: Fake
 
     responses, whole = await read()
     assert whole == content
-    assert responses[0].blob.size_bytes == len(content)
-    assert responses[0].blob.sha256 == "a" * 64
+    assert responses[0].blob == blob
     assert [one.HasField("blob") for one in responses] == [True] + [False] * (len(responses) - 1)
     assert (await read(offset_bytes=1000, limit_bytes=300_000))[1] == content[1000:301_000]
     responses, nothing = await read(offset_bytes=len(content))

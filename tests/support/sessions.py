@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from agentstream.v1 import agent_pb2, error_pb2, event_pb2, service_pb2, session_pb2
+from agentstream.v1 import agent_pb2, blob_pb2, error_pb2, event_pb2, service_pb2, session_pb2
 from agentstreamd.events import EventLog, EventLogConfig, Record, SqliteEventLog
 from agentstreamd.model import Kind
 from agentstreamd.sessions.errors import SessionError, session_not_found
@@ -20,6 +20,7 @@ class FakeSessions:
         self.states: dict[str, session_pb2.SessionState.ValueType] = {}
         self.followers: dict[str, int] = {}
         self.calls: list[object] = []
+        self.blobs: dict[str, blob_pb2.BlobRef] = {}
         self.gate: asyncio.Event | None = None
         self.entered = asyncio.Event()
         self.cancelled = asyncio.Event()
@@ -126,6 +127,10 @@ class FakeSessions:
     async def respond(self, request: service_pb2.RespondRequest) -> service_pb2.RespondResponse:
         await self._call(request)
         return service_pb2.RespondResponse(sequence=11)
+
+    async def blob(self, session_id: str, blob_id: str) -> blob_pb2.BlobRef:
+        await self.log.blob_size(session_id, blob_id)
+        return self.blobs[blob_id]
 
     @contextlib.contextmanager
     def following(self, session_id: str) -> Iterator[None]:

@@ -1,13 +1,9 @@
 """ReadBlob: streams content that is kept beside the log."""
 
-import re
-
-from agentstream.v1 import blob_pb2, service_pb2
+from agentstream.v1 import service_pb2
 
 from .ports import Sessions
 from .stream import Write
-
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobReads:
@@ -19,12 +15,8 @@ class BlobReads:
     async def read_blob(self, request: service_pb2.ReadBlobRequest, write: Write) -> None:
         """Serve one blob; the request is checked already."""
         log = self._sessions.log
-        size = await log.blob_size(request.session_id, request.blob_id)
-        # Blobs are named by their digest; the media type is with the reference in the event.
-        digest = request.blob_id if _SHA256.fullmatch(request.blob_id) else ""
-        response = service_pb2.ReadBlobResponse(
-            blob=blob_pb2.BlobRef(blob_id=request.blob_id, size_bytes=size, sha256=digest)
-        )
+        blob = await self._sessions.blob(request.session_id, request.blob_id)
+        response = service_pb2.ReadBlobResponse(blob=blob)
         pieces = log.read_blob(
             request.session_id,
             request.blob_id,

@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from agentstream.v1 import agent_pb2, service_pb2, session_pb2
+from agentstream.v1 import agent_pb2, blob_pb2, service_pb2, session_pb2
 from agentstreamd.events.log import EventLog
 
 
@@ -46,6 +46,9 @@ class Sessions(Protocol):
 
     async def respond(self, request: service_pb2.RespondRequest) -> service_pb2.RespondResponse:
         """Deliver an answer."""
+
+    async def blob(self, session_id: str, blob_id: str) -> blob_pb2.BlobRef:
+        """Say what a blob is."""
 
     def following(self, session_id: str) -> AbstractContextManager[object]:
         """Count a follower of the session while the context is open."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from agentstream.v1 import agent_pb2, error_pb2, event_pb2, service_pb2, session_pb2
+from agentstream.v1 import agent_pb2, blob_pb2, error_pb2, event_pb2, service_pb2, session_pb2
 from agentstreamd.adapters.base import Adapter, Driver, DriverContext, ProcessHost
 from agentstreamd.events.errors import InvalidPageCursor, SessionNotFound
 from agentstreamd.events.log import EventLog
@@ -281,6 +281,15 @@ class SessionManager:
         """Answer a request of a session's agent."""
         async with self._live.use(request.session_id) as live:
             return await live.runtime.finish(live.interactions.respond(request), "respond")
+
+    async def blob(self, session_id: str, blob_id: str) -> blob_pb2.BlobRef:
+        """What a blob is, as the events that refer to it say. Raises `BlobNotFound`."""
+        with errors.log_errors(session_id):
+            size = await self.log.blob_size(session_id, blob_id)
+            known = await self.log.get(session_id, stored.blob_key(blob_id))
+        if known is None:
+            return blob_pb2.BlobRef(blob_id=blob_id, size_bytes=size)
+        return blob_pb2.BlobRef.FromString(known)
 
     def following(self, session_id: str) -> AbstractContextManager[None]:
         """While it is entered, somebody reads the session's stream."""
