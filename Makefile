@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock generate drift lint ruff mypy buf format agents grpcurl test test-unit demo bench clean
+.PHONY: help setup lock generate drift lint ruff mypy buf format agents grpcurl test test-unit faults demo bench clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -98,6 +98,9 @@ test: $(STAMP) agents grpcurl ## run all tests (ARGS=... goes to pytest)
 
 test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)
 	@$(PYTEST) tests/unit $(ARGS)
+
+faults: $(STAMP) agents ## run the long form of tests/faults (AGENTSTREAM_FAULTS_SEED=N: at other moments)
+	@AGENTSTREAM_FAULTS=long $(PYTEST) tests/faults --timeout 7200 $(ARGS)
 
 demo: $(STAMP) ## show a session live; AGENT=claude|mock|..., LIVE=1 for your own installed agent
 	@$(BIN)/python -m tools.demo $(ARGS)

@@ -271,6 +271,14 @@ class Session:
             self._arrival.clear()
             await self._arrival.wait()
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until what was read of the stream makes `condition` true."""
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                assert self._following, f"the stream ended too early:\n{self.tell()}"
+                self._arrival.clear()
+                await self._arrival.wait()
+
     def tell(self) -> str:
         """The last events, for messages of failures."""
         return "\n".join(str(event)[:400] for event in self.events[-12:])

@@ -17,14 +17,14 @@ CLAUDE_VERSIONS = ("claude", "claude-newest")
 """The pins of Claude Code that the tests run: the main one, and the newest."""
 
 AGENTS = (*CLAUDE_VERSIONS, "codex", "opencode", "amp", "amp-newest")
-"""Every pin that tests/agents uses."""
+"""Every pin that the tests use."""
 
-_DIRECTORY = Path(__file__).resolve().parents[1] / "agents"
+_DIRECTORIES = [Path(__file__).resolve().parents[1] / name for name in ("agents", "faults")]
 _open_network_because = pytest.StashKey[str]()
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Start a run that includes tests/agents again where only loopback exists, if possible."""
+    """Start a run that includes real agents again where only loopback exists, if possible."""
     if netns.inside() or config.option.collectonly or not _selects_agents(config):
         return
     for name in AGENTS:  # now, for there is no registry inside
@@ -67,5 +67,7 @@ def _selects_agents(config: pytest.Config) -> bool:
         for argument in config.args
     ]
     return any(
-        _DIRECTORY.is_relative_to(path) or path.is_relative_to(_DIRECTORY) for path in selected
+        directory.is_relative_to(path) or path.is_relative_to(directory)
+        for path in selected
+        for directory in _DIRECTORIES
     )

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -53,6 +53,7 @@ class Lab:
     Attributes:
         manager: The one that runs now.
         script: What the agent does.
+        now: The time, Unix nanoseconds, each time it is looked at.
         seen: Events read so far, by session id; a later read must begin with them.
     """
 
@@ -65,7 +66,7 @@ class Lab:
         self.settings = {"interrupt_grace_seconds": 5.0, "idle_agent_seconds": 0.0} | settings
         self.log: SqliteEventLog
         self.manager: SessionManager
-        self._now = count(START_NS, 1_000_000)
+        self.now: Iterator[int] = count(START_NS, 1_000_000)
         self._ids = count(1)
         self._generation = 0
 
@@ -81,7 +82,7 @@ class Lab:
             adapters={"scripted": self.adapter},
             processes=cast(ProcessHost, None),
             config=SessionsConfig(state_directory=self.directory / "state", **self.settings),
-            now_ns=lambda: next(self._now),
+            now_ns=lambda: next(self.now),
             new_id=lambda: f"id{next(self._ids)}",
         )
         await self.manager.start()
