@@ -106,6 +106,18 @@ class ChildProcess:
         await self._gone.wait()
         return self._exited.result()
 
+    async def end_within(self, seconds: float) -> ExitStatus:
+        """Wait until nothing of it is left, of a process that is expected to end; else stop it.
+
+        For one that has closed its output: it has nothing more to say, and must not live on.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.wait_gone()
+        except TimeoutError:
+            _log.warning("%s closed its output and lives on; it is stopped", self)
+            return await self.stop()
+
     def close_stdin(self) -> None:
         """Close standard input once all that was written is delivered. Idempotent."""
         self.stdin.close()

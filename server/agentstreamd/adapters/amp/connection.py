@@ -219,7 +219,7 @@ class Connection:
             while chunk := await self._child.stdout.read():
                 await self._feed(framer.feed(chunk))
             await self._feed(framer.finish())
-            await self._wait_gone()
+            await self._child.end_within(self._limits.polite_seconds)
         except Exception:
             _log.exception("%s: its output could not be put into the stream", self._child)
             self._broken = "Amp's output could not be put into the stream."
@@ -230,14 +230,6 @@ class Connection:
                 self._listener.on_exit(self, self._exit())
             async with self._news:
                 self._news.notify_all()
-
-    async def _wait_gone(self) -> None:
-        """Wait for the end of the process, whose output has ended; it must not live on."""
-        try:
-            async with asyncio.timeout(self._limits.polite_seconds):
-                await self._child.wait_gone()
-        except TimeoutError:
-            await self._child.stop()
 
     async def _feed(self, lines: Iterable[Line]) -> None:
         async with self._order:

@@ -240,7 +240,8 @@ class Connection:
             while chunk := await self._child.stdout.read():
                 await self._take(framer.feed(chunk))
             await self._take(framer.finish())
-            await self._end()
+            self._fail_controls()
+            await self._child.end_within(self._limits.polite_seconds)
             await self._hand_over(self._normalizer.finish())
         except Exception:
             _log.exception("%s: its output could not be put into the stream", self._child)
@@ -253,16 +254,6 @@ class Connection:
             self._turn_ended.set()
             if self._early is None:
                 self._listener.on_exit(self, self._exit())
-
-    async def _end(self) -> None:
-        """Wait for the end of the process, whose output has ended; it must not live on."""
-        self._fail_controls()
-        try:
-            async with asyncio.timeout(self._limits.polite_seconds):
-                await self._child.wait_gone()
-        except TimeoutError:
-            _log.warning("%s closed its output and lives on; it is stopped", self._child)
-            await self._child.stop()
 
     def _fail_controls(self) -> None:
         for answer in self._controls.values():

@@ -166,12 +166,7 @@ class AppServer:
             self._child.kill()
         finally:
             self.rpc.fail()
-            try:
-                async with asyncio.timeout(self._limits.polite_seconds):
-                    await self._child.wait_gone()
-            except TimeoutError:
-                _log.warning("%s closed its output and lives on; it is stopped", self._child)
-                await self._child.stop()
+            await self._child.end_within(self._limits.polite_seconds)
             exit = self._exit()
             for attachment in list(self.attachments):
                 attachment.end(exit)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -22,6 +24,10 @@ Effect = Callable[[Agent, Stage, Directive], Awaitable[None]]
 
 _HTTP_STATUS = {"RATE_LIMITED": 429, "OVERLOADED": 529, "AUTHENTICATION": 401}
 _OVERSIZED_BYTES = 65 * 1024 * 1024
+_STUBBORN = (
+    *(sys.executable, "-c"),
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)",
+)
 _NOT_A_LINE = "this is not of the mock agent's protocol"
 
 
@@ -155,16 +161,28 @@ async def _unterminated(agent: Agent, stage: Stage, directive: Directive) -> Non
     await agent.quit(exit_code=0)
 
 
+async def _close_stdout(agent: Agent, stage: Stage, directive: Directive) -> None:
+    if not agent.is_process:
+        raise directive.wrong("close_stdout needs agent_options[process]=true")
+    await stage.writer.flush()
+    os.close(1)
+    await asyncio.Event().wait()
+
+
 async def _spawn(agent: Agent, stage: Stage, directive: Directive) -> None:
     if not agent.is_process:
         raise directive.wrong("spawn needs agent_options[process]=true")
     path, how = quoted(directive.rest)
     # Outlives the agent on purpose: what starts it must find and end it.
-    child = await asyncio.create_subprocess_exec("sleep", "3600", start_new_session=how == "setsid")
+    child = await asyncio.create_subprocess_exec(
+        *(_STUBBORN if "stubborn" in how.split() else ("sleep", "3600")),
+        start_new_session="setsid" in how.split(),
+    )
     Path(path).write_text(str(child.pid))  # noqa: ASYNC240 - a dozen bytes
 
 
 EFFECTS: dict[str, Effect] = {
+    "close_stdout": _close_stdout,
     "crash": _crash,
     "error": _error,
     "exit": _exit,

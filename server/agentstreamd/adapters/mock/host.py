@@ -14,6 +14,7 @@ from agentstreamd.adapters.mock.session import Quit
 from agentstreamd.process import ChildProcess, HeadTail, Line, LineFramer, OversizedLine
 
 _WAITING_CHUNKS = 16
+_CLOSED_OUTPUT_SECONDS = 2.0
 
 
 class Channel(ABC):
@@ -100,7 +101,7 @@ class ProcessChannel(Channel):
 
     async def end(self) -> AgentExit:
         """See Channel."""
-        status = await self._child.wait_gone()
+        status = await self._child.end_within(_CLOSED_OUTPUT_SECONDS)
         return _exit(status.code, status.signal, self._child.stderr)
 
     async def stop(self) -> None:

@@ -34,7 +34,7 @@ _LABEL = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 _KEEP_MESSAGE_OPEN = frozenset(
     {"background", "delay", "delta", "message", "native", "on", "repeat", "spontaneous", "wait"}
     | {"crash", "error", "exit", "fail", "garbage", "invalid_utf8", "oversized", "refuse"}
-    | {"silent", "spawn", "stderr", "unterminated", "usage"}
+    | {"close_stdout", "silent", "spawn", "stderr", "unterminated", "usage"}
 )
 
 

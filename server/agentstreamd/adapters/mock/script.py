@@ -13,6 +13,7 @@ _ARGUMENT_WORDS = {"on": 1, "repeat": 1, "spontaneous": 0, "background": 0}
 DIRECTIVES = BLOCKS | {
     "ask",
     "call",
+    "close_stdout",
     "compact",
     "crash",
     "delay",
