@@ -13,7 +13,7 @@ import pytest
 
 from agentstream.v1 import error_pb2
 from tests.faults.scale import LONG, randomness
-from tests.support.daemon import Daemon
+from tests.faults.usage import resident_mib
 from tests.support.e2e import COMPLETED, FAILED, INTERRUPTED, Bench, Session, lab
 
 PROCESS = {"process": "true"}
@@ -56,13 +56,6 @@ async def finish(bench: Bench) -> None:
     for session in bench.sessions:
         await session.verify(unparsed=True)
     assert bench.lab.processes() == []
-
-
-def resident_mib(daemon: Daemon) -> float:
-    """Memory that the daemon has now."""
-    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
-    [line] = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(line.split()[1]) / 1024
 
 
 def alive(pids: list[int]) -> list[int]:

@@ -176,12 +176,13 @@ class Session:
     """A session, and its stream as far as it was read.
 
     Attributes:
+        lab: The lab it runs in.
         created: What CreateSession answered.
         events: The events so far.
     """
 
     def __init__(self, lab: Lab, created: session_pb2.Session) -> None:
-        self._lab = lab
+        self.lab = lab
         self.created = created
         self.id = created.session_id
         self.events: list[event_pb2.Event] = []
@@ -222,7 +223,7 @@ class Session:
         is_open: asyncio.Event,
     ) -> None:
         try:
-            async for response in self._lab.stub.StreamEvents(request):
+            async for response in self.lab.stub.StreamEvents(request):
                 checker.feed(response)
                 if response.HasField("opened"):
                     self.opened = response.opened.session
@@ -298,7 +299,7 @@ class Session:
             ],
             **fields,
         )
-        response: service_pb2.SendMessageResponse = await self._lab.stub.SendMessage(request)
+        response: service_pb2.SendMessageResponse = await self.lab.stub.SendMessage(request)
         return response
 
     async def turn(self, *parts: str | service_pb2.InputPart, **fields: Any) -> event_pb2.TurnEnded:
@@ -332,13 +333,13 @@ class Session:
     async def respond(self, request_id: str, **answer: Any) -> service_pb2.RespondResponse:
         """Respond."""
         request = service_pb2.RespondRequest(session_id=self.id, request_id=request_id, **answer)
-        response: service_pb2.RespondResponse = await self._lab.stub.Respond(request)
+        response: service_pb2.RespondResponse = await self.lab.stub.Respond(request)
         return response
 
     async def interrupt(self) -> service_pb2.InterruptTurnResponse:
         """InterruptTurn, of whichever runs."""
         request = service_pb2.InterruptTurnRequest(session_id=self.id)
-        response: service_pb2.InterruptTurnResponse = await self._lab.stub.InterruptTurn(request)
+        response: service_pb2.InterruptTurnResponse = await self.lab.stub.InterruptTurn(request)
         return response
 
     async def update(self, **config: Any) -> session_pb2.Session:
@@ -348,23 +349,23 @@ class Session:
             config=session_pb2.SessionConfig(**config),
             update_mask=field_mask_pb2.FieldMask(paths=list(config)),
         )
-        updated: session_pb2.Session = (await self._lab.stub.UpdateSession(request)).session
+        updated: session_pb2.Session = (await self.lab.stub.UpdateSession(request)).session
         return updated
 
     async def get(self) -> session_pb2.Session:
         """GetSession."""
         request = service_pb2.GetSessionRequest(session_id=self.id)
-        session: session_pb2.Session = (await self._lab.stub.GetSession(request)).session
+        session: session_pb2.Session = (await self.lab.stub.GetSession(request)).session
         return session
 
     async def end(self) -> None:
         """EndSession."""
-        await self._lab.stub.EndSession(service_pb2.EndSessionRequest(session_id=self.id))
+        await self.lab.stub.EndSession(service_pb2.EndSessionRequest(session_id=self.id))
 
     async def blob(self, ref: blob_pb2.BlobRef) -> bytes:
         """ReadBlob, whole."""
         request = service_pb2.ReadBlobRequest(session_id=self.id, blob_id=ref.blob_id)
-        return b"".join([piece.data async for piece in self._lab.stub.ReadBlob(request)])
+        return b"".join([piece.data async for piece in self.lab.stub.ReadBlob(request)])
 
     # --- what was said ---------------------------------------------------------------------------
 
@@ -455,7 +456,7 @@ class Session:
         request = service_pb2.StreamEventsRequest(session_id=self.id, include_raw=True)
         checker = ResponseChecker()
         events: list[event_pb2.Event] = []
-        async for response in self._lab.stub.StreamEvents(request):
+        async for response in self.lab.stub.StreamEvents(request):
             checker.feed(response)
             events += response.batch.events
         assert checker.violations == []
