@@ -173,7 +173,7 @@ class _Player:
                 begun = True
                 continue
             # What the agent says of the user in the same breath is that prompt: it may have no id.
-            if self._is_echo(draft) or (begun and _is_user_message(draft)):
+            if self._is_echo(draft, drafts) or (begun and _is_user_message(draft)):
                 continue
             if not self._has_client and keeper.pending:
                 self._settle_unknown(draft)
@@ -188,20 +188,37 @@ class _Player:
 
     def _next_prompt(self, drafts: Sequence[Draft]) -> ClientAction:
         """The prompt that a turn begins with: the one that `drafts` repeat, else the oldest."""
-        repeated = {_prompt_id(draft) for draft in drafts}
-        waiting = (action for action in self._prompts if _message_id(action) in repeated - {""})
-        action = next(waiting, self._prompts[0])
+        for draft in drafts:
+            action = self._repeated(draft, drafts)
+            if action is not None:
+                self._said.add(_prompt_id(draft))
+                break
+        else:
+            action = self._prompts[0]
         self._prompts.remove(action)
         return action
 
-    def _is_echo(self, draft: Draft) -> bool:
+    def _repeated(self, draft: Draft, drafts: Sequence[Draft]) -> ClientAction | None:
+        """The waiting prompt that the agent repeats with `draft`, by its id or, where it was sent
+        without one, by its words.
+        """
+        message_id = _prompt_id(draft)
+        words = "".join(_words_of(other) for other in drafts if _prompt_id(other) == message_id)
+        for action in self._prompts:
+            if message_id and _message_id(action) == message_id:
+                return action
+            if message_id and words and not _message_id(action) and _words(action) == words:
+                return action
+        return None
+
+    def _is_echo(self, draft: Draft, drafts: Sequence[Draft]) -> bool:
         """Whether the agent repeats a prompt that the stream has. One that the agent takes up while
         a turn runs is put into that turn.
         """
         message_id = _prompt_id(draft)
-        if not message_id:
-            return False
-        waiting = next((a for a in self._prompts if _message_id(a) == message_id), None)
+        if not message_id or message_id in self._said:
+            return bool(message_id)
+        waiting = self._repeated(draft, drafts)
         if waiting is not None and waiting.prompt is not None and self._keeper.turn_id:
             self._prompts.remove(waiting)
             self._said.add(message_id)
@@ -227,11 +244,18 @@ class _Player:
         """
         if all(draft.kind in REQUESTED for draft in drafts):
             return
-        withdrawn = {_withdrawn_request(draft) for draft in drafts if draft.kind in RESOLVED}
+        resolved = {_resolved_by_agent(draft): draft for draft in drafts if draft.kind in RESOLVED}
         asked, self._asked = self._asked, []
         for pending in asked:
-            if pending.adapter_id not in withdrawn:
+            by_agent = resolved.get(pending.adapter_id)
+            if by_agent is None or self._repeats_answer(pending, by_agent):
                 self._answer(pending)
+
+    def _repeats_answer(self, pending: Pending, by_agent: Draft) -> bool:
+        """Whether the agent's resolution is but the client's answer come back."""
+        answers = self._answers.get(pending.adapter_id) or None
+        outcome = resolved_of(by_agent.kind, by_agent.event).outcome
+        return answers is not None and _outcome(_fitting(pending, answers[0])) == outcome
 
     def _answer(self, pending: Pending) -> None:
         answers = self._answers.get(pending.adapter_id)
@@ -298,6 +322,17 @@ def _prompt_id(draft: Draft) -> str:
     return item.native_item_id if item.role == item_pb2.ITEM_ROLE_USER else ""
 
 
+def _words(action: ClientAction) -> str:
+    parts = action.prompt.parts if action.prompt is not None else ()
+    return "\n".join(part.text for part in parts if part.text)
+
+
+def _words_of(draft: Draft) -> str:
+    item = _item_of(draft)
+    parts = item.content if item is not None else ()
+    return "\n".join(part.text.text for part in parts if part.text.text)
+
+
 def _is_user_message(draft: Draft) -> bool:
     item = _item_of(draft)
     return (
@@ -307,7 +342,7 @@ def _is_user_message(draft: Draft) -> bool:
     )
 
 
-def _withdrawn_request(draft: Draft) -> str:
+def _resolved_by_agent(draft: Draft) -> str:
     """The request that the agent itself resolves with `draft`; empty for none."""
     resolved = resolved_of(draft.kind, draft.event)
     if resolved.resolved_by != interaction_pb2.RESOLVED_BY_AGENT:

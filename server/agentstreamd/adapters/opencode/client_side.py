@@ -1,7 +1,8 @@
 """What a client did, read from the requests it made to the server.
 
-One JSON object each: `method`, `path` (with its query), `body`, and, where it was recorded, the
-`status` of the answer; requests that were refused did nothing.
+One JSON object each: `method`, `path` (with its query), `body` (read, or as the text that was
+sent), and, where it was recorded, the `status` of the answer; requests that were refused did
+nothing.
 """
 
 import base64
@@ -41,11 +42,13 @@ class ApiCall:
         action: prompt, abort, permission, question or reject.
         body: What it carries.
         request_id: The request it answers.
+        session_id: The native session it is made to; empty where the path does not say.
     """
 
     action: str
     body: JsonObject
     request_id: str = ""
+    session_id: str = ""
 
 
 def decode(message: bytes) -> ApiCall | None:
@@ -57,28 +60,46 @@ def decode(message: bytes) -> ApiCall | None:
     if not isinstance(said, dict) or text_in(said, "method") != "POST":
         return None
     status = said.get("status", 200)
-    if not isinstance(status, int) or status >= 400:
-        return None
     path = urlsplit(text_in(said, "path")).path
-    body = said.get("body")
     for action, route in _ROUTES:
         match = route.fullmatch(path)
-        if match is not None:
-            request_id = match.groupdict().get("request") or ""
-            return ApiCall(action, body if isinstance(body, dict) else {}, request_id)
+        if match is not None and not _refused(action, status):
+            named = match.groupdict()
+            body = _body(said.get("body"))
+            return ApiCall(action, body, named.get("request") or "", named.get("session") or "")
     return None
 
 
+def _refused(action: str, status: Any) -> bool:
+    # A message may be in the session although the answer to it is that its turn broke off.
+    return not isinstance(status, int) or 400 <= status < (500 if action == "prompt" else 600)
+
+
+def _body(said: Any) -> JsonObject:
+    if isinstance(said, str):  # as it was sent
+        try:
+            said = msgspec.json.decode(said)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return {}
+    return said if isinstance(said, dict) else {}
+
+
 def client_actions(messages: Sequence[bytes]) -> list[ClientAction]:
-    """Prompts and answers, in order; see `Adapter.client_actions`."""
+    """Prompts and answers, in order; see `Adapter.client_actions`.
+
+    Prompts are those of the session of the first one.
+    """
     actions = []
+    session_id = ""
     for message in messages:
         call = decode(message)
         if call is None:
             continue
         if call.action == "prompt":
             parts = tuple(_parts(call.body))
-            if parts:
+            session_id = session_id or call.session_id
+            is_prompt = isinstance(call.body.get("parts"), list)
+            if is_prompt and call.session_id == session_id:
                 prompt = Prompt("", text_in(call.body, "messageID"), parts)
                 actions.append(ClientAction(message, prompt=prompt))
         elif call.request_id and (answer := _answer(call)) is not None:
@@ -113,6 +134,8 @@ def _parts(body: JsonObject) -> list[service_pb2.InputPart]:
             parts.append(service_pb2.InputPart(text=text_in(part, "text")))
         elif text_in(part, "type") == "file":
             parts.append(_file(part))
+        elif text_in(part, "type") == "subtask" and text_in(part, "prompt"):
+            parts.append(service_pb2.InputPart(text=text_in(part, "prompt")))
     return parts
 
 
