@@ -33,6 +33,7 @@ from tools.agents.install import resolve
 REJECT = interaction_pb2.PERMISSION_DECISION_REJECT
 ACCEPT_FOR_SESSION = interaction_pb2.PERMISSION_DECISION_ACCEPT_FOR_SESSION
 COMPLETED = event_pb2.TURN_STATUS_COMPLETED
+INTERRUPTED = event_pb2.TURN_STATUS_INTERRUPTED
 BYPASS = agent_pb2.PERMISSION_MODE_BYPASS
 
 
@@ -168,7 +169,7 @@ async def test_a_rejection_that_interrupts_ends_the_turn_and_rejects_what_else_w
     asked = (await session.next(Kind.PERMISSION_REQUESTED)).permission_requested
     await session.next(Kind.PERMISSION_REQUESTED)
     await driver.answer(asked.request_id, allowed(REJECT, interrupt=True))
-    assert (await session.turn_ended()).status == COMPLETED
+    assert (await session.turn_ended()).status == INTERRUPTED
     [other] = [e.permission_resolved for e in session.of(Kind.PERMISSION_RESOLVED)]
     assert other.outcome == interaction_pb2.REQUEST_OUTCOME_REJECTED
     assert {r.is_error for r in session.tool_results.values()} == {True}
@@ -221,7 +222,7 @@ async def test_rejected_questions_end_the_turn(
     asked = (await session.next(Kind.QUESTION_REQUESTED)).question_requested
     rejected = interaction_pb2.QuestionAnswer(rejected=interaction_pb2.RejectedQuestions())
     await driver.answer(asked.request_id, rejected)
-    assert (await session.turn_ended()).status == COMPLETED
+    assert (await session.turn_ended()).status == INTERRUPTED
     assert session.tool_results["call_q"].is_error
 
 

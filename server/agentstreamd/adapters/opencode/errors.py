@@ -87,11 +87,21 @@ def is_stack_of(native: JsonObject, known: list[str]) -> bool:
     return head == "UnknownError: UnknownError" or any(said in head for said in known)
 
 
+def details_of(native: JsonObject) -> JsonObject:
+    """What a native error says beyond what `error_of` makes of it."""
+    data = dict_in(native, "data")
+    return {k: v for k, v in data.items() if k not in ("message", "statusCode")}
+
+
 def error_draft(
-    error: error_pb2.Error, raw: tuple[bytes, ...] = (), *, synthetic: bool = False
+    error: error_pb2.Error,
+    raw: tuple[bytes, ...] = (),
+    *,
+    synthetic: bool = False,
+    told: JsonObject | None = None,
 ) -> Draft:
-    """An error as a draft."""
-    made = event(synthetic=synthetic)
+    """An error as a draft; `told` is what else the server said of it."""
+    made = event(synthetic=synthetic, metadata_json=dump(told) if told else "")
     made.error.CopyFrom(error)
     return Draft(Kind.ERROR, made, raw)
 

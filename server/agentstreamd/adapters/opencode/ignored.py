@@ -18,7 +18,8 @@ _PARTS = {
     "reasoning": "a snapshot of text whose deltas and whole come otherwise",
     "tool": "a snapshot of a tool that repeats what was said",
     "file": "the echo of a prompt",
-    "step-start": "says nothing by itself; the step's end has its figures",
+    "step-start": "says nothing by itself; the step's message has its figures",
+    "step-finish": "its figures are its message's; of a message that never completes, the turn's",
     "snapshot": "says nothing by itself; the changed files come as a patch",
 }
 _STATUS = {

@@ -25,7 +25,19 @@ from agentstreamd.model import (
 _TEXT = event_pb2.DELTA_KIND_TEXT
 _REASONING = event_pb2.DELTA_KIND_REASONING
 _KINDS = {"text": _TEXT, "reasoning": _REASONING}
-_TOLD = ("agent", "providerID", "modelID", "finish", "cost", "tokens", "summary", "variant")
+_TOLD = (
+    "parentID",
+    "agent",
+    "providerID",
+    "modelID",
+    "variant",
+    "finish",
+    "cost",
+    "tokens",
+    "summary",
+    "structured",
+    "error",
+)
 
 
 class Messages:
@@ -71,8 +83,8 @@ class Messages:
         return [
             completed(
                 item,
-                (*sources, raw),
-                failed=message.error is not None,
+                (*sources, *message.steps, raw),
+                failed=message.broke_off,
                 metadata_json=dump(told) if told else "",
             )
         ]
@@ -117,32 +129,30 @@ class Messages:
             return []  # what does not join is put right where the message completes
         return self._grow(message, slot, text[len(slot.text) :], raw, synthetic=True)
 
-    def on_user_part(self, message: Message, event: Event, part: JsonObject) -> list[Draft]:
+    @property
+    def incoming(self) -> Message | None:
+        """The user's message whose parts are coming."""
+        return self._pending[0] if self._pending is not None else None
+
+    def on_user_part(self, message: Message, event: Event, part: JsonObject) -> None:
         """Take a part of a user's message; it is shown when the message is whole."""
         part_id, kind = text_in(part, "id"), text_in(part, "type")
         if part_id in message.shown:
-            return []
+            return
         message.shown.add(part_id)
-        if kind == "text" and part.get("synthetic") is True:
-            return self.close_user() + self._added(message, event, part)
         if message.ours:
-            return []
-        drafts = []
-        if self._pending is None or self._pending[0] is not message:
-            drafts = self.close_user()
+            return
+        if self._pending is None:
             self._pending = (message, [], [])
         made = text_part(text_in(part, "text")) if kind == "text" else files.file_part(part)
         self._pending[1].append(made)
         self._pending[2].append(event.native)
-        return drafts
 
     def close_user(self) -> list[Draft]:
         """Show the user's message whose parts have all come."""
         if self._pending is None:
             return []
         (message, content, raw), self._pending = self._pending, None
-        if message.ours:
-            return []
         item = self._item(message)
         if message.started:  # the server appends to an old message when its id comes again
             item.item_id = f"{message.message_id}:{len(message.shown)}"
@@ -150,8 +160,11 @@ class Messages:
         item.content.extend(content)
         return whole(item, tuple(raw))
 
-    def _added(self, message: Message, event: Event, part: JsonObject) -> list[Draft]:
+    def on_added(self, message: Message, event: Event, part: JsonObject) -> list[Draft]:
         """Text that OpenCode itself puts into the conversation."""
+        if text_in(part, "id") in message.shown:
+            return []
+        message.shown.add(text_in(part, "id"))
         item = item_pb2.Item(
             item_id=text_in(part, "id"),
             native_item_id=text_in(part, "id"),

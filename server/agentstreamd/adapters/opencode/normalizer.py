@@ -29,7 +29,7 @@ from agentstreamd.adapters.opencode.native import (
     text_in,
 )
 from agentstreamd.adapters.opencode.requests import Ask, Grant, Requests
-from agentstreamd.adapters.opencode.sessions import deleted_draft, session_draft
+from agentstreamd.adapters.opencode.sessions import deleted_draft, named_draft, session_draft
 from agentstreamd.adapters.opencode.status import StatusLines
 from agentstreamd.adapters.opencode.threads import Message, Thread, Threads
 from agentstreamd.adapters.opencode.tools import Tools
@@ -62,7 +62,6 @@ class OpenCodeNormalizer(Normalizer):
         self._status = StatusLines(self._next_id)
         self._threads = Threads(session_id)
         self._ours: set[str] = set()
-        self._unnamed_prompts = 0
         self._count = 0
         self._handlers: dict[str, Callable[[Thread, Event], list[Draft]]] = {
             "message.part.delta": self._on_delta,
@@ -79,10 +78,10 @@ class OpenCodeNormalizer(Normalizer):
             "session.compacted": self._status.on_compacted,
             "todo.updated": self._status.on_todo,
             "permission.asked": self.requests.on_permission,
-            "permission.replied": lambda _, said: self.requests.on_permission_reply(said),
+            "permission.replied": self._on_permission_reply,
             "question.asked": self.requests.on_question,
             "question.replied": lambda _, said: self.requests.on_question_reply(said),
-            "question.rejected": lambda _, said: self.requests.on_question_reply(said),
+            "question.rejected": self._on_question_rejected,
         }
 
     @property
@@ -103,8 +102,12 @@ class OpenCodeNormalizer(Normalizer):
         if said.is_noise:
             return []
         if said.session_id:
+            was_known = bool(self.session_id)
             thread = self._threads.find(said, self._tools.of_child)
-            return [] if thread is None else self._handle(thread, said)
+            if thread is None:
+                return []
+            named = [] if was_known or said.is_session else [named_draft(thread, said)]
+            return named + self._handle(thread, said)
         if said.type == "session.error":
             return self._on_error(self._threads.root, said)
         return self._status.unknown(said)
@@ -117,7 +120,6 @@ class OpenCodeNormalizer(Normalizer):
         if request.action == "prompt":
             native_id = text_in(request.body, "messageID")
             self._ours.add(native_id)
-            self._unnamed_prompts += not native_id
             self.turns.prompted(native_id)
         elif request.action == "abort":
             self.turns.aborting()
@@ -127,7 +129,7 @@ class OpenCodeNormalizer(Normalizer):
 
     def finish(self) -> list[Draft]:
         """Say what was held back; whatever runs or waits on the server is gone."""
-        drafts = self.requests.release() + self._messages.close_user()
+        drafts = self.requests.release() + self._close_user()
         for session_id in self._threads.waiting:
             drafts += self._admit(session_id, "")
         self.turns.open = False
@@ -162,7 +164,7 @@ class OpenCodeNormalizer(Normalizer):
             return self._status.unknown(said, thread.parent_item)
         if said.type in ("message.part.updated", "message.part.delta"):
             return handler(thread, said)
-        return self._messages.close_user() + handler(thread, said)
+        return self._close_user() + handler(thread, said)
 
     # Messages
 
@@ -236,8 +238,9 @@ class OpenCodeNormalizer(Normalizer):
         message_id = text_in(said.properties, "messageID")
         if text_in(said.properties, "field") not in ("text", "") or not message_id:
             return self._status.unknown(said, thread.parent_item)
+        shown = self._close_user()
         message, drafts = self._message_of(thread, message_id, said)
-        return drafts + self._messages.on_delta(message, said)
+        return shown + drafts + self._messages.on_delta(message, said)
 
     def _on_part(self, thread: Thread, said: Event) -> list[Draft]:
         part = dict_in(said.properties, "part")
@@ -247,16 +250,18 @@ class OpenCodeNormalizer(Normalizer):
         known = thread.messages.get(message_id)
         if known is not None and known.role == "user":
             return self._on_user_part(thread, known, said, part)
+        shown = self._close_user()
         message, drafts = self._message_of(thread, message_id, said)
-        drafts = self._messages.close_user() + drafts
+        drafts = shown + drafts
         match kind:
             case "text" | "reasoning":
                 drafts += self._messages.on_text(message, said, part)
             case "tool":
                 drafts += self._on_tool(message, said, part)
             case "step-finish":
+                if not message.completed and not message.stepped:
+                    message.steps.append(said.native)
                 message.stepped = True
-                drafts += self._status.on_part(message, said, part)
                 drafts += self.turns.on_step(text_in(part, "id"), part, thread.session_id)
             case _:
                 drafts += self._status.on_part(message, said, part)
@@ -265,21 +270,34 @@ class OpenCodeNormalizer(Normalizer):
     def _on_user_part(
         self, thread: Thread, message: Message, said: Event, part: JsonObject
     ) -> list[Draft]:
-        drafts: list[Draft] = []
+        kind = text_in(part, "type")
+        is_added = part.get("synthetic") is True
+        if kind in ("text", "file") and not is_added:
+            other = self._messages.incoming not in (None, message)
+            drafts = self._close_user() if other else []
+            self._messages.on_user_part(message, said, part)
+            return drafts
+        drafts = self._close_user()
         if thread.root and not message.ours and not message.shown:
             trigger = event_pb2.TURN_TRIGGER_UNSPECIFIED
-            if text_in(part, "type") == "compaction":
+            if kind == "compaction":
                 trigger = event_pb2.TURN_TRIGGER_COMPACTION
             drafts += self.turns.begin((said.native,), message.message_id, trigger)
-            if self._unnamed_prompts:  # a recorded prompt that did not choose its id
-                self._unnamed_prompts -= 1
-                message.ours = True
-        if text_in(part, "type") in ("text", "file"):
-            return drafts + self._messages.on_user_part(message, said, part)
+        if is_added:
+            return drafts + self._messages.on_added(message, said, part)
         message.shown.add(text_in(part, "id"))
         return drafts + self._status.on_part(message, said, part)
 
+    def _close_user(self) -> list[Draft]:
+        """Show the user's message whose parts have all come, and begin its turn."""
+        message = self._messages.incoming
+        drafts = self._messages.close_user()
+        if message is None or not message.thread.root or not drafts:
+            return drafts
+        return self.turns.begin(drafts[0].raw, message.message_id) + drafts
+
     def _on_tool(self, message: Message, said: Event, part: JsonObject) -> list[Draft]:
+        message.tools = True
         drafts = self._tools.on_part(message, said, part)
         tool = self._tools.of_call(text_in(part, "callID"))
         if tool is not None and tool.called:
@@ -308,7 +326,9 @@ class OpenCodeNormalizer(Normalizer):
     def _on_session(self, thread: Thread, said: Event) -> list[Draft]:
         info = dict_in(said.properties, "info")
         thread.directory = text_in(info, "directory") or thread.directory
-        return [session_draft(thread, said, info)] if thread.root else []
+        if not thread.root:
+            return []
+        return [session_draft(thread, said, info), *self._status.on_revert(said, info)]
 
     def _on_deleted(self, thread: Thread, said: Event) -> list[Draft]:
         if not thread.root:
@@ -339,8 +359,19 @@ class OpenCodeNormalizer(Normalizer):
         return self._forget_if_over(drafts)
 
     def _on_error(self, thread: Thread, said: Event) -> list[Draft]:
-        error = dict_in(said.properties, "error")
-        return self.turns.on_error(error, (said.native,)) if thread.root else []
+        error, raw = dict_in(said.properties, "error"), (said.native,)
+        if thread.root:
+            return self.turns.on_error(error, raw)
+        return self.turns.on_child_error(error, raw, thread.whose)
+
+    def _on_permission_reply(self, _: Thread, said: Event) -> list[Draft]:
+        if text_in(said.properties, "reply") == "reject":
+            self.turns.on_rejection()
+        return self.requests.on_permission_reply(said)
+
+    def _on_question_rejected(self, _: Thread, said: Event) -> list[Draft]:
+        self.turns.on_rejection()
+        return self.requests.on_question_reply(said)
 
     def _end_if_done(self, raw: tuple[bytes, ...]) -> list[Draft]:
         return self._forget_if_over(self.turns.end_if_done(raw))
@@ -367,7 +398,7 @@ class OpenCodeNormalizer(Normalizer):
                 turn = text_in(said.properties, "turn")
                 if turn and turn != self.turns.native_id:
                     return []
-                drafts = self._messages.close_user() + self.requests.release()
+                drafts = self._close_user() + self.requests.release()
                 drafts += self._complete_deferred(self._threads.root)
                 return self._forget_if_over(drafts + self.turns.end(()))
             case _:

@@ -85,7 +85,7 @@ class Requests:
     granted: set[Grant] = field(default_factory=set)
     to_accept: list[Ask] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
-    _held: dict[str, tuple[Thread, Event]] = field(default_factory=dict)
+    _held: dict[str, list[tuple[Thread, Event]]] = field(default_factory=dict)
 
     def grant(self, grants: Iterable[Grant]) -> list[Draft]:
         """Remember what was given for the session; answers what waits and is covered by it."""
@@ -99,17 +99,19 @@ class Requests:
         request_id, call = text_in(said, "id"), dict_in(said, "tool")
         if request_id in self._seen or not request_id:
             return []
+        self._seen.add(request_id)
         tool = self.tools.of_call(text_in(call, "callID"))
-        if not dict_in(said, "metadata") and call and (tool is None or not tool.called):
-            # It says nothing of what the tool would do: the call's arguments follow at once.
-            self._held[text_in(call, "callID")] = (thread, asked)
+        is_early = tool is not None and not tool.called
+        if is_early or (tool is None and call and not dict_in(said, "metadata")):
+            # The call's arguments follow at once; without them it says less, or nothing.
+            self._held.setdefault(text_in(call, "callID"), []).append((thread, asked))
             return []
         return self._ask(thread, asked, tool)
 
     def on_called(self, call_id: str) -> list[Draft]:
         """The arguments of a call are known now."""
-        held = self._held.pop(call_id, None)
-        return self._ask(*held, self.tools.of_call(call_id)) if held else []
+        held, tool = self._held.pop(call_id, []), self.tools.of_call(call_id)
+        return [draft for thread, asked in held for draft in self._ask(thread, asked, tool)]
 
     def release(self) -> list[Draft]:
         """Show what was held back, with what is known."""
@@ -125,7 +127,6 @@ class Requests:
             tuple(texts(list_in(said, "always"))),
             text_in(dict_in(said, "tool"), "callID"),
         )
-        self._seen.add(ask.request_id)
         self.pending[ask.request_id] = ask
         made = event()
         request = made.permission_requested
@@ -153,6 +154,8 @@ class Requests:
         request.arguments_json = known or (metadata_of(asked) if metadata else "")
         if request.kind == interaction_pb2.PERMISSION_KIND_COMMAND:
             request.command = text_in(metadata, "command")
+            request.cwd = text_in(tool.input, "workdir") if tool is not None else ""
+            request.cwd = request.cwd or ask.directory
         elif request.kind == interaction_pb2.PERMISSION_KIND_FILE_CHANGE:
             request.files.extend(files.permission_files(request.tool_name, metadata))
             if tool is not None and len(request.files) == 1:
@@ -199,9 +202,11 @@ class Requests:
     def on_permission_reply(self, replied: Event) -> list[Draft]:
         """A permission was answered, by us or otherwise."""
         said = replied.properties
+        held = self._holding(text_in(said, "requestID"))
+        drafts = self.on_called(held) if held else []
         ask = self._take(replied)
         if ask is None or ask.answered:
-            return []
+            return drafts
         made = event()
         resolved = made.permission_resolved
         resolved.request_id = ask.request_id
@@ -209,7 +214,14 @@ class Requests:
             text_in(said, "reply"), interaction_pb2.REQUEST_OUTCOME_UNKNOWN
         )
         resolved.resolved_by = interaction_pb2.RESOLVED_BY_AGENT
-        return [Draft(Kind.PERMISSION_RESOLVED, made, (replied.native,))]
+        return [*drafts, Draft(Kind.PERMISSION_RESOLVED, made, (replied.native,))]
+
+    def _holding(self, request_id: str) -> str:
+        """The call whose arguments a request waits for; empty where it waits for none."""
+        for call_id, held in self._held.items():
+            if any(text_in(asked.properties, "id") == request_id for _, asked in held):
+                return call_id
+        return ""
 
     def on_question(self, thread: Thread, asked: Event) -> list[Draft]:
         """Questions are asked."""

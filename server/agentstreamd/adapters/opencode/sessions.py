@@ -35,6 +35,13 @@ def session_draft(thread: Thread, said: Event, info: JsonObject) -> Draft:
     return Draft(Kind.SESSION_UPDATED, made, (said.native,))
 
 
+def named_draft(thread: Thread, said: Event) -> Draft:
+    """The native session is known by an event that says nothing else of it."""
+    made = event()
+    made.session_updated.native_session_id = thread.session_id
+    return Draft(Kind.SESSION_UPDATED, made, (said.native,))
+
+
 def deleted_draft(said: Event) -> Draft:
     """The session was deleted, by somebody else."""
     made = event()

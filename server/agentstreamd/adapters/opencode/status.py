@@ -17,7 +17,7 @@ from agentstreamd.adapters.opencode.native import (
 from agentstreamd.adapters.opencode.threads import Message, Thread
 from agentstreamd.model import Draft, file_ref_part, json_part, status_item, unknown_item, whole
 
-IGNORED_PARTS = frozenset({"step-start", "snapshot"})
+IGNORED_PARTS = frozenset({"step-start", "step-finish", "snapshot"})
 """Parts that say nothing by themselves; left out on purpose."""
 
 _DIFF_ACTIONS = {
@@ -34,7 +34,8 @@ class StatusLines:
 
     def __init__(self, next_id: Callable[[str], str]) -> None:
         self._next_id = next_id
-        self._diffs = ""
+        self._diffs: dict[str, int] = {}
+        self._revert: JsonObject = {}
         self._seen: set[str] = set()
 
     def on_part(self, message: Message, event: Event, part: JsonObject) -> list[Draft]:
@@ -47,15 +48,16 @@ class StatusLines:
         parent = message.message_id if message.started else message.thread.parent_item
         more: list[item_pb2.ContentPart] = [json_part(kind, dump(told))]
         key = ""
+        hidden: JsonObject = {}
         match kind:
-            case "step-finish":
-                label, detail = "step_finished", text_in(part, "reason")
             case "patch":
                 names = texts(list_in(part, "files"))
-                label, detail = "files_changed", f"{len(names)} changed"
+                label, detail = "files_changed", _changed(len(names))
                 more = [file_ref_part(name, item_pb2.FILE_ACTION_PATCH) for name in names]
+                hidden = {"hash": text_in(part, "hash")}
             case "compaction":
-                label, detail, key = "compacting", "The conversation is compacted.", "compaction"
+                label, key = "compacting", "compaction"
+                detail = "The conversation is being compacted."
             case "subtask":
                 label, detail = "subtask", text_in(part, "description")
             case "agent":
@@ -65,8 +67,19 @@ class StatusLines:
                 detail = text_in(dict_in(dict_in(part, "error"), "data"), "message")
             case _:
                 item = unknown_item(part_id, f"part {kind}", dump(part), parent_id=parent)
+                item.native_item_id = part_id
                 return whole(item, (event.native,))
-        return self._say(part_id, label, detail, event, key=key, parent=parent, more=more)
+        return self._say(
+            part_id,
+            label,
+            detail,
+            event,
+            native_id=part_id,
+            key=key,
+            parent=parent,
+            more=more,
+            hidden=hidden,
+        )
 
     def on_todo(self, thread: Thread, event: Event) -> list[Draft]:
         """The todo list has changed."""
@@ -94,17 +107,8 @@ class StatusLines:
         attempt = int_in(status, "attempt")
         if attempt is not None:
             error.attempt = attempt
-        drafts = [error_draft(error, (event.native,))]
-        drafts += self._say(
-            self._next_id("retry"),
-            "retrying",
-            message,
-            event,
-            key="retry" if thread.root else f"retry:{thread.session_id}",
-            parent=thread.parent_item,
-            more=[json_part("retry", dump(status))],
-        )
-        return drafts, error
+        told = {k: v for k, v in status.items() if k not in ("type", "attempt", "message")}
+        return [error_draft(error, (event.native,), told={**told, **thread.whose})], error
 
     def on_compacted(self, thread: Thread, event: Event) -> list[Draft]:
         """The conversation was compacted."""
@@ -120,10 +124,11 @@ class StatusLines:
     def on_diffs(self, event: Event, info: JsonObject) -> list[Draft]:
         """A turn's changes of files, all together, where the server has worked them out."""
         diffs = [d for d in list_in(dict_in(info, "summary"), "diffs") if isinstance(d, dict)]
-        said = dump(diffs)
-        if not diffs or said == self._diffs:
+        message_id, said = text_in(info, "id"), hash(dump(diffs))
+        # Those of an earlier turn come again with the next one.
+        if said == self._diffs.get(message_id, hash("[]")):
             return []
-        self._diffs = said
+        self._diffs[message_id] = said
         more = [
             file_ref_part(
                 text_in(diff, "file"),
@@ -132,8 +137,27 @@ class StatusLines:
             )
             for diff in diffs
         ]
-        detail = f"{len(diffs)} changed"
-        return self._say(self._next_id("diff"), "diff", detail, event, key="diff", more=more)
+        return self._say(
+            self._next_id("diff"),
+            "diff",
+            _changed(len(diffs)),
+            event,
+            key="diff",
+            more=more,
+            hidden={"messageID": message_id},
+        )
+
+    def on_revert(self, event: Event, info: JsonObject) -> list[Draft]:
+        """Somebody took the conversation back, and the files with it; or that is over."""
+        revert = dict_in(info, "revert")
+        if revert == self._revert:
+            return []
+        self._revert = revert
+        label, detail = "reverted", "The conversation and its files were taken back."
+        if not revert:
+            label, detail = "revert_over", "What was taken back is back again, or gone for good."
+        more = [json_part("revert", dump(revert))] if revert else []
+        return self._say(self._next_id("revert"), label, detail, event, key="revert", more=more)
 
     def on_removed(self, thread: Thread, event: Event) -> list[Draft]:
         """A message or part was taken out of the native conversation."""
@@ -160,9 +184,16 @@ class StatusLines:
         detail: str,
         event: Event,
         *,
+        native_id: str = "",
         key: str = "",
         parent: str = "",
         more: Sequence[item_pb2.ContentPart] = (),
+        hidden: JsonObject | None = None,
     ) -> list[Draft]:
         item = status_item(item_id, label, detail, key=key, parent_id=parent, more=more)
-        return whole(item, (event.native,))
+        item.native_item_id = native_id
+        return whole(item, (event.native,), metadata_json=dump(hidden) if hidden else "")
+
+
+def _changed(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'} changed"

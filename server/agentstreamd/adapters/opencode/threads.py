@@ -48,6 +48,8 @@ class Message:
         started: Its item was started.
         completed: It is complete.
         stepped: Its step of the model has ended: its parts are whole.
+        steps: The native messages that said so.
+        tools: It has parts that are tools.
         deferred: The event that called it complete while its parts were still to come.
         finish: Why the model stopped; empty when it has not, or nobody says.
         error: The native error it ended with, if it did.
@@ -64,11 +66,21 @@ class Message:
     started: bool = False
     completed: bool = False
     stepped: bool = False
+    steps: list[bytes] = field(default_factory=list)
+    tools: bool = False
     deferred: Event | None = None
     finish: str = ""
     error: dict[str, object] | None = None
     slots: dict[str, Slot] = field(default_factory=dict)
     shown: set[str] = field(default_factory=set)
+
+    @property
+    def broke_off(self) -> bool:
+        """It is complete, but not whole: its model never came to an end, or was stopped."""
+        if self.error is not None or self.finish == "unknown":
+            return True
+        # An abort between two attempts to reach the model leaves nothing but this.
+        return not (self.finish or self.stepped or self.tools)
 
 
 @dataclass(slots=True)
@@ -88,6 +100,11 @@ class Thread:
     parent_item: str = ""
     directory: str = ""
     messages: dict[str, Message] = field(default_factory=dict)
+
+    @property
+    def whose(self) -> dict[str, object]:
+        """What tells a sub-agent's events from the root's where nothing else does."""
+        return {} if self.root else {"sessionID": self.session_id}
 
 
 class Threads:

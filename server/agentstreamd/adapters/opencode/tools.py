@@ -1,6 +1,6 @@
 """Tool parts: each is a call and its result."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentstream.v1 import event_pb2
 from agentstreamd.adapters.opencode import files
@@ -27,8 +27,10 @@ _INVALID = "invalid"
 _OVERLAP = 256
 """Characters by which two previews of a long output are found to continue each other."""
 
-# What the result or its parts say already, or what is of no use outside.
-_TOLD_ELSEWHERE = frozenset({"output", "diff", "filediff", "files", "preview", "diagnostics"})
+# What the result or its parts say already. Diagnostics of other files are in the output.
+_TOLD_ELSEWHERE = frozenset(
+    {"output", "exit", "diff", "filediff", "files", "filepath", "preview", "diagnostics"}
+)
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class Tool:
         call_id: The id of the call.
         name: The tool's name as it was first said.
         arguments: The input, one JSON value, verbatim; empty until it is known.
+        input: The input, read.
         called: The call is complete.
         returning: The result was started.
         done: The result is complete.
@@ -52,6 +55,7 @@ class Tool:
     call_id: str
     name: str
     arguments: str = ""
+    input: JsonObject = field(default_factory=dict)
     called: bool = False
     returning: bool = False
     done: bool = False
@@ -119,7 +123,7 @@ class Tools:
         self, tool: Tool, message: Message, event: Event, raw: tuple[bytes, ...]
     ) -> list[Draft]:
         tool.called = True
-        tool.arguments = tool_input(event)
+        tool.arguments, tool.input = tool_input(event), _input(event)
         call = tool_call_item(
             tool.part_id,
             name=tool.name,
@@ -127,7 +131,7 @@ class Tools:
             call_id=tool.call_id,
             parent_id=message.message_id,
             native_item_id=tool.part_id,
-            files=files.call_files(tool.name, _input(event)),
+            files=files.call_files(tool.name, tool.input),
         )
         return [completed(call, raw)]
 
@@ -161,9 +165,11 @@ class Tools:
         tool.done = True
         metadata = dict_in(state, "metadata")
         failed = status == "error"
-        # The server renames a call that it can't carry out, and completes it.
-        is_error = failed or (name == _INVALID and tool.name != _INVALID)
         exit_code = int_in(metadata, "exit")
+        # The server completes a call that it can't carry out, under another name, and a command
+        # that failed, or had to be killed: that one has no exit code.
+        renamed = name == _INVALID and tool.name != _INVALID
+        is_error = failed or renamed or ("exit" in metadata and exit_code != 0)
         more = files.attachments(state)
         if not is_error:
             changed = files.result_files(tool.name, dict_in(state, "input"), metadata)
@@ -172,7 +178,8 @@ class Tools:
             more += changed
         told = {
             "title": state.get("title"),
-            "metadata": {k: v for k, v in metadata.items() if k not in _TOLD_ELSEWHERE},
+            "time": dict_in(state, "time"),
+            "metadata": _told(metadata),
         }
         item = tool_result_item(
             tool.result_id,
@@ -188,6 +195,14 @@ class Tools:
         metadata_json = dump(said) if said else ""
         begun = self._begin_result(tool, raw)
         return [*begun, completed(item, raw, failed=is_error, metadata_json=metadata_json)]
+
+
+def _told(metadata: JsonObject) -> JsonObject:
+    """What a tool says of its result beyond the output: nothing twice, nothing empty."""
+    told = {k: v for k, v in metadata.items() if k not in _TOLD_ELSEWHERE and v not in (False, [])}
+    if isinstance(display := told.get("display"), dict):  # the file that was read, once more
+        told["display"] = {k: v for k, v in display.items() if k not in ("text", "truncated")}
+    return told
 
 
 def _input(event: Event) -> JsonObject:

@@ -8,7 +8,13 @@ events follow it, and some failures have no message at all. So a turn ends when 
 from dataclasses import dataclass, field
 
 from agentstream.v1 import error_pb2, event_pb2, session_pb2
-from agentstreamd.adapters.opencode.errors import ABORTED, error_draft, error_of, is_stack_of
+from agentstreamd.adapters.opencode.errors import (
+    ABORTED,
+    details_of,
+    error_draft,
+    error_of,
+    is_stack_of,
+)
 from agentstreamd.adapters.opencode.native import JsonObject, dict_in, int_in, number_in
 from agentstreamd.adapters.opencode.threads import Message
 from agentstreamd.model import Draft, Kind, event
@@ -53,6 +59,7 @@ class Turns:
     failure: error_pb2.Error | None = None
     must_abort: bool = False
     _aborting: bool = False
+    _rejected: bool = False
     _error: error_pb2.Error | None = None
     _answers: dict[str, Message] = field(default_factory=dict)
     _reported: list[str] = field(default_factory=list)
@@ -86,6 +93,7 @@ class Turns:
         """The server works on a turn; it is a new one unless one runs."""
         if self.open:
             self.taken = True
+            self.native_id = self.native_id or native_id
             return []
         self._reset()
         self.open = self.taken = True
@@ -100,6 +108,7 @@ class Turns:
         if message.message_id not in self._answers:
             self._answers[message.message_id] = message
             self._error = None  # it went on after the error
+            self._rejected = False
 
     def on_step(self, part_id: str, part: JsonObject, thread: str) -> list[Draft]:
         """A step of the model has ended, in this thread."""
@@ -155,7 +164,21 @@ class Turns:
         if error.message in self._reported:
             return []
         self._reported.append(error.message)
-        return [error_draft(error, raw)]
+        return [error_draft(error, raw, told=details_of(native))]
+
+    def on_child_error(
+        self, native: JsonObject, raw: tuple[bytes, ...], whose: JsonObject
+    ) -> list[Draft]:
+        """The server reports an error of a sub-agent, which says nothing of the turn."""
+        if native.get("name") == ABORTED or is_stack_of(native, self._reported):
+            return []
+        error = error_of(native)
+        self._reported.append(error.message)
+        return [error_draft(error, raw, told={**details_of(native), **whose})]
+
+    def on_rejection(self) -> None:
+        """A request was rejected: the turn may end there, without the model having the word."""
+        self._rejected = True
 
     @property
     def has_error(self) -> bool:
@@ -211,7 +234,8 @@ class Turns:
         if last is not None and last.error is not None and last.error.get("name") != ABORTED:
             return event_pb2.TURN_STATUS_FAILED, error_of(last.error)
         aborted = last is not None and last.error is not None
-        if aborted or (self._aborting and (last is None or last.finish in ("", "tool-calls"))):
+        stopped = self._aborting or self._rejected
+        if aborted or (stopped and (last is None or last.finish in ("", "tool-calls"))):
             return event_pb2.TURN_STATUS_INTERRUPTED, None
         if error is not None:
             return event_pb2.TURN_STATUS_FAILED, error
@@ -239,7 +263,7 @@ class Turns:
         return usage
 
     def _reset(self) -> None:
-        self.taken = self.idle = self.must_abort = self._aborting = False
+        self.taken = self.idle = self.must_abort = self._aborting = self._rejected = False
         self.native_id = ""
         self.failure = self._error = None
         self._answers = {}

@@ -83,6 +83,25 @@ def test_a_message_of_somebody_else_is_an_item_with_all_its_parts() -> None:
     assert message.content[1].image.data == b"hi"
 
 
+def test_a_turn_of_somebody_else_begins_with_its_whole_message() -> None:
+    normalizer = OpenCodeNormalizer(session_id="ses_root")
+    early = feed(normalizer, user(), text("Look", message="msg_u"))
+    assert early == []
+    drafts = feed(normalizer, delta("Hi"))  # its announcement was missed
+    assert [d.kind for d in drafts[:3]] == [
+        Kind.TURN_STARTED,
+        Kind.ITEM_STARTED,
+        Kind.ITEM_COMPLETED,
+    ]
+    assert drafts[0].event.turn_started.native_turn_id == "msg_u"
+
+
+def test_the_native_session_is_named_by_its_first_event_whatever_that_is() -> None:
+    normalizer = OpenCodeNormalizer()
+    [named] = feed(normalizer, user(), user("msg_u2"))
+    assert named.event.session_updated.native_session_id == "ses_root"
+
+
 def test_text_that_opencode_adds_to_a_prompt_is_of_the_system() -> None:
     _, drafts = begun(text("Called the tool", "prt_y", message="msg_u", synthetic=True, end=True))
     [added] = items(drafts)
@@ -145,6 +164,37 @@ def test_a_broken_off_message_fails_with_what_was_said() -> None:
     [message] = messages(drafts)
     assert message.status == item_pb2.ITEM_STATUS_FAILED
     assert message.content[0].text.text == "Hal"
+
+
+@pytest.mark.parametrize("finish", ["unknown", ""])
+def test_an_answer_whose_model_never_came_to_an_end_is_not_whole(finish: str) -> None:
+    broken = (step("unknown"),) if finish else ()
+    _, drafts = begun(text(""), delta("Hal"), *broken, assistant(done=True, finish=finish))
+    [message] = messages(drafts)
+    assert message.status == item_pb2.ITEM_STATUS_FAILED
+
+
+def test_a_message_of_tools_alone_needs_no_reason_to_be_whole() -> None:
+    """A command that a person runs in OpenCode is such a message."""
+    _, drafts = begun(tool("completed", output="x"), assistant(done=True))
+    assert messages(drafts)[0].status == item_pb2.ITEM_STATUS_COMPLETED
+
+
+def test_a_message_says_what_it_answers_and_used_and_why_it_failed() -> None:
+    error = {"name": "APIError", "data": {"message": "no", "responseBody": "{}"}}
+    tokens = {"input": 1, "output": 2}
+    _, drafts = begun(assistant(done=True, modelID="m", tokens=tokens, error=error))
+    told = json.loads(of(drafts, Kind.ITEM_COMPLETED)[0].metadata_json)
+    assert told == {"parentID": "msg_u", "modelID": "m", "tokens": tokens, "error": error}
+
+
+def test_the_end_of_a_step_is_part_of_its_message() -> None:
+    normalizer, _ = begun(text("Hi", end=True))
+    ended = step()
+    assert feed(normalizer, ended, ended) == []
+    done = assistant(done=True, finish="stop")
+    [completed] = feed(normalizer, done)
+    assert completed.raw == (text("Hi", end=True), ended, done)
 
 
 def test_after_a_reconnect_the_missing_text_is_one_synthetic_delta() -> None:

@@ -19,6 +19,7 @@ from tests.unit.adapters.opencode.opencode_events import (
     prompt,
     tool,
     user,
+    wrapped,
 )
 
 ONCE = {"reply": "once"}
@@ -53,10 +54,29 @@ def test_a_command_is_asked_with_its_arguments() -> None:
     ]
 
 
-def test_one_that_comes_before_its_call_runs_is_asked_at_once_if_it_says_enough() -> None:
-    _, drafts = begun(tool("pending"), permission())
+def test_one_that_comes_before_its_call_runs_waits_for_the_arguments() -> None:
+    normalizer, drafts = begun(tool("pending"), permission(), permission())
+    assert not of(drafts, Kind.PERMISSION_REQUESTED)
+    drafts = feed(normalizer, tool("running", input={"command": "echo hi", "workdir": "/w"}))
+    assert [d.kind for d in drafts] == [Kind.ITEM_COMPLETED, Kind.PERMISSION_REQUESTED]
+    request = drafts[1].event.permission_requested
+    assert json.loads(request.arguments_json) == {"command": "echo hi", "workdir": "/w"}
+    assert request.cwd == "/w"
+
+
+def test_one_that_waits_for_arguments_is_asked_when_it_is_answered_or_its_session_is_idle() -> None:
+    for late, resolved in ((replied("once"), 1), (idle(), 0)):
+        normalizer, _ = begun(tool("pending"), permission())
+        drafts = feed(normalizer, late)
+        assert len(of(drafts, Kind.PERMISSION_REQUESTED)) == 1
+        assert len(of(drafts, Kind.PERMISSION_RESOLVED)) == resolved
+
+
+def test_a_command_runs_where_the_session_does_unless_it_says_otherwise() -> None:
+    asked = wrapped(permission(), directory="/repo")
+    _, drafts = begun(tool("running", input={"command": "echo hi"}), asked)
     [said] = of(drafts, Kind.PERMISSION_REQUESTED)
-    assert said.permission_requested.command == "echo hi"
+    assert said.permission_requested.cwd == "/repo"
 
 
 def test_one_that_says_nothing_waits_for_the_arguments_of_its_call() -> None:

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from agentstream.v1 import event_pb2, item_pb2
 from agentstreamd.model import Draft, Kind
 from tests.unit.adapters.opencode.opencode_events import (
@@ -28,17 +30,38 @@ def test_a_tool_is_a_call_and_its_result() -> None:
     _, drafts = begun(
         tool("pending"),
         tool("running", input=ran),
-        tool("completed", input=ran, output="a\n", title="ls", metadata={"exit": 2, "x": 1}),
+        tool("completed", input=ran, output="a\n", title="ls", metadata={"exit": 0, "x": 1}),
     )
     call, returned = items(drafts)
     assert (call.item_id, call.parent_id) == ("prt_t", "msg_a")
     assert call.content[0].tool_call.arguments_json == json.dumps(ran)
     assert returned.parent_id == "prt_t"
     said = returned.content[0].tool_result
-    assert (said.call_id, said.output, said.exit_code) == ("call_1", "a\n", 2)
+    assert (said.call_id, said.output, said.exit_code) == ("call_1", "a\n", 0)
     assert returned.status == item_pb2.ITEM_STATUS_COMPLETED
     metadata = [d.event.metadata_json for d in drafts if d.kind is Kind.ITEM_COMPLETED][-1]
-    assert json.loads(metadata) == {"title": "ls", "metadata": {"exit": 2, "x": 1}}
+    assert json.loads(metadata) == {"title": "ls", "metadata": {"x": 1}}
+
+
+@pytest.mark.parametrize("code", [3, None])
+def test_a_command_that_failed_or_was_killed_is_a_failed_result(code: int | None) -> None:
+    _, drafts = begun(tool("running"), tool("completed", output="x", metadata={"exit": code}))
+    returned = result(drafts)
+    assert returned.status == item_pb2.ITEM_STATUS_FAILED
+    said = returned.content[0].tool_result
+    assert said.is_error
+    assert (said.exit_code if said.HasField("exit_code") else None) == code
+
+
+def test_what_a_tool_says_beyond_its_output_is_told_once() -> None:
+    display = {"type": "file", "text": "the whole file", "totalLines": 9, "truncated": False}
+    metadata = {"truncated": False, "loaded": [], "preview": "the", "display": display}
+    _, drafts = begun(tool("completed", "read", metadata=metadata, time={"start": 1, "end": 5}))
+    [told] = [d.event.metadata_json for d in drafts if d.event.metadata_json]
+    assert json.loads(told) == {
+        "time": {"start": 1, "end": 5},
+        "metadata": {"display": {"type": "file", "totalLines": 9}},
+    }
 
 
 def test_arguments_stay_verbatim() -> None:
@@ -148,15 +171,17 @@ def test_what_passes_by_is_status() -> None:
     said = [i.content[0].status for i in items(drafts)]
     assert [(s.label, s.key) for s in said] == [
         ("todo", "todo"),
-        ("retrying", "retry"),
         ("compacting", "compaction"),
         ("compacted", "compaction"),
         ("files_changed", ""),
         ("subtask", ""),
         ("retrying", "retry"),
     ]
+    natives = [i.native_item_id for i in items(drafts)]
+    assert natives == ["", "prt_c", "", "prt_p", "prt_k", "prt_r"], "parts have ids of their own"
     [error] = of(drafts, Kind.ERROR)
     assert (error.error.attempt, error.error.will_retry) == (2, True)
+    assert json.loads(error.metadata_json) == {"next": 5}
 
 
 def test_the_diff_of_a_turn_is_said_when_it_changes() -> None:
@@ -165,7 +190,50 @@ def test_the_diff_of_a_turn_is_said_when_it_changes() -> None:
     drafts = feed(normalizer, user(summary={"diffs": diffs}), user(summary={"diffs": diffs}))
     [item] = items(drafts)
     assert item.content[0].status.key == "diff"
+    assert item.content[0].status.detail == "1 file changed"
     assert item.content[1].file_ref.diff == "+x"
+    [none] = items(feed(normalizer, user(summary={"diffs": []})))
+    assert none.content[0].status.detail == "0 files changed"
+
+
+def test_the_diff_of_an_earlier_turn_that_comes_again_is_not_the_latest() -> None:
+    first = user("msg_1", summary={"diffs": [{"file": "a", "patch": "+a", "status": "added"}]})
+    second = user("msg_2", summary={"diffs": [{"file": "b", "patch": "+b", "status": "added"}]})
+    _, drafts = begun(first, second, first)
+    assert [item.content[1].file_ref.path for item in items(drafts)] == ["a", "b"]
+    told = [json.loads(d.event.metadata_json) for d in drafts if d.event.metadata_json]
+    assert told == [{"messageID": "msg_1"}, {"messageID": "msg_2"}]
+
+
+def test_what_is_taken_back_and_that_it_is_over_is_said_once_each() -> None:
+    back = {"id": "ses_root", "revert": {"messageID": "msg_u", "diff": "-x"}}
+    over = {"id": "ses_root"}
+    infos = (back, back, over, over)
+    _, drafts = begun(*(event("session.updated", info=info) for info in infos))
+    said = [i.content[0].status for i in items(drafts)]
+    assert [(s.label, s.key) for s in said] == [("reverted", "revert"), ("revert_over", "revert")]
+    assert json.loads(items(drafts)[0].content[1].json.json) == back["revert"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "properties", "label", "detail"),
+    [
+        ("message.removed", {"messageID": "msg_x"}, "message_removed", "msg_x"),
+        (
+            "message.part.removed",
+            {"messageID": "msg_x", "partID": "prt_x"},
+            "part_removed",
+            "prt_x",
+        ),
+    ],
+)
+def test_what_is_taken_out_of_the_conversation_is_said(
+    kind: str, properties: dict[str, str], label: str, detail: str
+) -> None:
+    _, drafts = begun(event(kind, **properties))
+    [item] = items(drafts)
+    assert (item.content[0].status.label, item.content[0].status.detail) == (label, detail)
+    assert not item.parent_id
 
 
 def test_a_session_says_what_it_is() -> None:
@@ -182,7 +250,7 @@ def test_a_session_says_what_it_is() -> None:
     assert started.native_session_id == "ses_root"
     assert started.session_started.agent_version == "1.2.3"
     assert started.session_started.model == "fake/main"
-    [updated] = of(drafts, Kind.SESSION_UPDATED)
+    updated = of(drafts, Kind.SESSION_UPDATED)[-1]
     assert updated.session_updated.mode == "build"
     assert not updated.session_updated.HasField("title"), "it has none yet"
 

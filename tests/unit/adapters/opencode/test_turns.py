@@ -1,5 +1,7 @@
 """Where a turn of OpenCode ends, once, and how."""
 
+import json
+
 import pytest
 
 from agentstream.v1 import error_pb2, event_pb2
@@ -116,6 +118,42 @@ def test_an_abort_interrupts(error_first: bool) -> None:
     assert ended.status == INTERRUPTED
     assert not ended.HasField("error")
     assert not of(drafts, Kind.ERROR)
+
+
+@pytest.mark.parametrize(
+    "rejected",
+    [
+        event("permission.replied", requestID="per_1", reply="reject"),
+        event("question.rejected", requestID="que_1"),
+    ],
+)
+def test_a_turn_that_a_rejection_ends_is_interrupted(rejected: bytes) -> None:
+    after = (rejected, step("tool-calls"), assistant(done=True, finish="tool-calls"))
+    normalizer, _ = begun(*after)
+    [ended] = ends(feed(normalizer, idle()))
+    assert ended.status == INTERRUPTED
+    normalizer, _ = begun(*after, assistant("msg_a2"), step(part_id="prt_s2"))
+    done = assistant("msg_a2", done=True, finish="stop")
+    assert ends(feed(normalizer, done, idle()))[0].status == COMPLETED, "it went on"
+
+
+def test_an_error_of_a_sub_agent_is_said_and_fails_no_turn() -> None:
+    task = tool("running", "task", metadata={"sessionId": CHILD})
+    refused = event("session.error", CHILD, error=REFUSED)
+    aborted = event("session.error", CHILD, error=ABORTED)
+    normalizer, drafts = begun(task, refused, aborted)
+    [said] = of(drafts, Kind.ERROR)
+    assert said.error.message == "no"
+    assert json.loads(said.metadata_json) == {"sessionID": CHILD}
+    drafts = feed(normalizer, *STOPPED, idle())
+    assert ends(drafts)[0].status == COMPLETED
+
+
+def test_an_error_keeps_what_the_provider_said() -> None:
+    data = {"message": "no", "statusCode": 400, "responseBody": "{}", "isRetryable": False}
+    _, drafts = begun(failed({"name": "APIError", "data": data}))
+    [said] = of(drafts, Kind.ERROR)
+    assert json.loads(said.metadata_json) == {"responseBody": "{}", "isRetryable": False}
 
 
 def test_an_abort_during_a_retry_leaves_no_error_and_interrupts() -> None:
