@@ -58,7 +58,7 @@ class SharedBench(Bench):
 
     async def finish(self) -> None:
         """End all sessions, hold their streams to the laws; no process lives on."""
-        for session in self._sessions:
+        for session in self.sessions:
             await session.end()
         await self.lab.no_processes(SECONDS)
         await super().finish()

@@ -79,9 +79,9 @@ class SharingBench(Bench):
 
     async def finish(self) -> None:
         """End all sessions and hold their streams to the laws."""
-        for session in self._sessions:
+        for session in self.sessions:
             await session.end()
-        for session in self._sessions:
+        for session in self.sessions:
             await session.verify()
 
 
