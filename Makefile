@@ -13,6 +13,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PY_DIRS := $(wildcard server clients/python tests tools bench)
 # The agents that the tests drive: names of tools/agents/pins.toml.
 AGENTS ?= claude claude-newest codex opencode amp amp-newest
+# Programs that tests run, and the apt packages they are in: COMMAND=PACKAGE.
+SYSTEM_PACKAGES := rg=ripgrep
 GO_PLUGINS := .cache/bin/.go-plugins
 NODE_MODULES := node_modules/.stamp
 GRPCURL := .cache/bin/grpcurl
@@ -21,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock generate drift lint ruff mypy buf format agents grpcurl test test-unit faults demo bench clean
+.PHONY: help setup lock generate drift lint ruff mypy buf format system agents grpcurl test test-unit faults demo bench clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -84,6 +86,9 @@ format: $(STAMP) ## format and fix what can be fixed
 	@$(BIN)/ruff format $(PY_DIRS)
 	@$(BIN)/buf format --write
 
+system: ## install the system packages that tests need (apt, as root; else says what is missing)
+	@tools/system_packages.sh $(SYSTEM_PACKAGES)
+
 agents: $(STAMP) ## install the pinned agent CLIs that the tests drive (AGENTS=...)
 	@$(BIN)/python tools/agents/install.py $(AGENTS)
 
@@ -93,7 +98,7 @@ $(GRPCURL):
 	@echo "grpcurl: $(GRPCURL_VERSION)"
 	@GOBIN=$(CURDIR)/.cache/bin GOFLAGS=-modcacherw go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)
 
-test: $(STAMP) agents grpcurl ## run all tests (ARGS=... goes to pytest)
+test: $(STAMP) system agents grpcurl ## run all tests (ARGS=... goes to pytest)
 	@$(PYTEST) $(ARGS)
 
 test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -35,7 +36,7 @@ from tests.support.e2e import (
     Bench,
     Session,
 )
-from tests.support.hermetic import base_environment, make_workspace
+from tests.support.hermetic import PATH, base_environment, make_workspace
 from tests.support.laboratory import agent_executable
 from tests.support.opencode_lab import opencode_environment
 
@@ -253,6 +254,30 @@ async def test_files_are_written_edited_and_shown_with_diffs(
     assert edited.action == item_pb2.FILE_ACTION_PATCH
     assert "+zwei" in edited.diff
     assert "files_changed" in labels(session)
+
+
+@pytest.mark.skipif(
+    not (shutil.which("rg", path=PATH) or os.environ.get("CI")), reason="needs ripgrep"
+)
+async def test_files_are_found_by_name_and_by_content(
+    bench: Bench, model: ChatCompletionsServer
+) -> None:
+    model.script(
+        reply(
+            tool_call("glob", {"pattern": "**/*.txt"}, id="call_g"),
+            tool_call("grep", {"pattern": "needle"}, id="call_r", index=1),
+        ),
+        reply(text("Found."), when=result_of("call_r")),
+    )
+    session = await bench.session()
+    make_workspace(bench.workspace, {"hay/stack.txt": "one\na needle here\n", "b.md": "needle"})
+    assert (await session.turn("Find it")).status == COMPLETED
+    for call_id in ("call_g", "call_r"):
+        result = session.result(call_id)
+        assert result.status == item_pb2.ITEM_STATUS_COMPLETED
+        assert str(bench.workspace / "hay" / "stack.txt") in result.content[0].tool_result.output
+    assert "a needle here" in session.result("call_r").content[0].tool_result.output
+    assert "a needle here" in model.requests[1].tool_results["call_r"]
 
 
 async def test_a_patch_names_every_file(bench: Bench, model: ChatCompletionsServer) -> None:
