@@ -1,8 +1,9 @@
 """Decoding of OpenCode's events: the JSON of one server-sent event each.
 
 `/event` sends `{id, type, properties}`; `/global/event` wraps it as `{directory, payload}` and adds
-a twin of type `sync` to every durable event. A server newer than this code may send anything: a
-field of another shape than expected counts as absent.
+a twin of type `sync` to every durable event; `/api/event`, of an API to come, sends `{id, type,
+data, location}`. A server newer than this code may send anything: a field of another shape than
+expected counts as absent.
 
 What the driver fetched itself, or has to tell the normalizer, comes in the same shape: events of
 the server's own types, made from answers of its HTTP API, and types that begin with `agentstream.`.
@@ -124,8 +125,11 @@ def decode(native: bytes) -> Event:
     kind = value.get("type")
     if not isinstance(kind, str):
         raise Unreadable("an event without type")
-    properties = value.get("properties")
-    return Event(kind, properties if isinstance(properties, dict) else {}, directory, native)
+    if "properties" not in value:  # as `/api/event` says it
+        return Event(
+            kind, dict_in(value, "data"), text_in(dict_in(value, "location"), "directory"), native
+        )
+    return Event(kind, dict_in(value, "properties"), directory, native)
 
 
 def tool_input(event: Event) -> str:

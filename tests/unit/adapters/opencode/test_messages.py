@@ -68,6 +68,14 @@ def test_the_global_form_says_the_same_and_its_twins_are_ignored() -> None:
     assert [d.event for d in plain] == [d.event for d in other]
 
 
+def test_events_of_the_api_to_come_are_read() -> None:
+    info = {"id": "ses_root", "version": "2", "directory": "/repo"}
+    said = {"type": "session.created", "location": {"directory": "/repo"}}
+    native = json.dumps({**said, "data": {"sessionID": "ses_root", "info": info}}).encode()
+    [started] = of(feed(OpenCodeNormalizer(), native), Kind.SESSION_STARTED)
+    assert started.session_started.agent_version == "2"
+
+
 def test_an_echo_of_a_prompt_is_no_item() -> None:
     _, drafts = begun(text("Hello", message="msg_u", end=True))
     assert [e.item_started.item.item_id for e in of(drafts, Kind.ITEM_STARTED)] == ["msg_a"]
