@@ -237,6 +237,7 @@ def _description() -> agent_pb2.Agent:
             sub_agents=True,
             image_output=True,
             effort=True,
+            commands=True,
             reject_and_interrupt=True,
         ),
         modes=[agent_pb2.AgentMode(name=name, description=text) for name, text in _MODES],

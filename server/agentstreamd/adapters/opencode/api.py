@@ -60,6 +60,7 @@ class Api:
                     call.path,
                     params={"directory": directory} if directory else {},
                     json=call.body,
+                    timeout=httpx.Timeout(self._seconds, read=seconds or self._seconds),
                     headers={} if call.body is not None else {"content-type": "application/json"},
                 )
         except (httpx.HTTPError, TimeoutError) as error:

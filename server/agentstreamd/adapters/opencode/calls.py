@@ -88,6 +88,24 @@ def prompt(session_id: str, message_id: str, sent: Prompt, settings: TurnSetting
     return Call("POST", f"/session/{session_id}/prompt_async", body)
 
 
+def command(
+    session_id: str, message_id: str, name: str, arguments: str, settings: TurnSettings
+) -> Call:
+    """Carry out a command; answered when its turn is over."""
+    body: dict[str, Any] = {"messageID": message_id, "command": name, "arguments": arguments}
+    for key in ("model", "agent", "variant"):  # the model is one text here; no system prompt
+        if value := getattr(settings, key):
+            body[key] = value
+    return Call("POST", f"/session/{session_id}/command", body)
+
+
+def compact(session_id: str, model: str) -> Call:
+    """Compact the conversation; answered when that is done."""
+    provider, _, name = model.partition("/")
+    body = {"providerID": provider, "modelID": name}
+    return Call("POST", f"/session/{session_id}/summarize", body)
+
+
 def abort(session_id: str) -> Call:
     """Stop the running turn."""
     return Call("POST", f"/session/{session_id}/abort")

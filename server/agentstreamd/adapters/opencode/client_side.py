@@ -98,9 +98,13 @@ def client_actions(messages: Sequence[bytes]) -> list[ClientAction]:
         if call.action == "prompt":
             parts = tuple(_parts(call.body))
             session_id = session_id or call.session_id
-            is_prompt = isinstance(call.body.get("parts"), list)
+            name = text_in(call.body, "command")
+            if name:
+                said = f"/{name} {text_in(call.body, 'arguments')}".strip()
+                parts = (service_pb2.InputPart(text=said),)
+            is_prompt = bool(name) or isinstance(call.body.get("parts"), list)
             if is_prompt and call.session_id == session_id:
-                prompt = Prompt("", text_in(call.body, "messageID"), parts)
+                prompt = Prompt("", text_in(call.body, "messageID"), parts, bool(name))
                 actions.append(ClientAction(message, prompt=prompt))
         elif call.request_id and (answer := _answer(call)) is not None:
             actions.append(ClientAction(message, request_id=call.request_id, answer=answer))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from agentstream.v1 import agent_pb2, error_pb2
 from agentstreamd.adapters.base import (
@@ -17,7 +18,7 @@ from agentstreamd.adapters.base import (
     NotDelivered,
     Prompt,
 )
-from agentstreamd.adapters.opencode import calls, launch
+from agentstreamd.adapters.opencode import calls, commands, launch
 from agentstreamd.adapters.opencode.api import Refused, Unreachable
 from agentstreamd.adapters.opencode.inbox import Inbox
 from agentstreamd.adapters.opencode.native import dict_in, text_in
@@ -72,7 +73,7 @@ class OpenCodeDriver(Driver, Listener):
         self._sending: asyncio.Future[None] | None = None
         self._taken = asyncio.Event()
         self._over = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def server(self) -> Server | None:
@@ -102,6 +103,8 @@ class OpenCodeDriver(Driver, Listener):
         server = self._server
         if server is None or not self._normalizer.turns.open:
             raise NotDelivered("No turn is running.")
+        if prompt.command:
+            raise NotDelivered("OpenCode carries out commands only when no turn is running.")
         call = calls.prompt(self._native_id, calls.new_message_id(), prompt, self._settings())
         self._normalizer.sent(call.line())
         try:
@@ -276,12 +279,24 @@ class OpenCodeDriver(Driver, Listener):
         await self._inbox.put(session_event(dict_in({"info": info}, "info"), kind))
 
     async def _deliver(self, server: Server, prompt: Prompt) -> None:
-        call = calls.prompt(self._native_id, calls.new_message_id(), prompt, self._settings())
+        settings = self._settings()
+        if prompt.command:
+            call = await commands.request_of(
+                server, self._native_id, self._directory, prompt, settings
+            )
+        else:
+            call = calls.prompt(self._native_id, calls.new_message_id(), prompt, settings)
         self._taken.clear()
         self._over.clear()
         self._normalizer.sent(call.line())
         try:
-            await server.call(call, self._directory)
+            if prompt.command:
+                seconds = self._limits.taken_seconds
+                self._keep(
+                    await commands.begin(server, call, self._directory, self._taken, seconds)
+                )
+            else:
+                await server.call(call, self._directory)
         except BaseException:
             self._normalizer.not_sent()
             raise
@@ -350,11 +365,13 @@ class OpenCodeDriver(Driver, Listener):
             await server.call(calls.remember(session_id, granted), self._directory)
 
     def _background(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
+        self._keep(asyncio.create_task(work))
+
+    def _keep(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
 
-    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
+    def _on_task_done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("session %s: %s", self._context.session_id, error)

@@ -62,6 +62,7 @@ class OpenCodeNormalizer(Normalizer):
         self._status = StatusLines(self._next_id)
         self._threads = Threads(session_id)
         self._ours: set[str] = set()
+        self._commands: set[str] = set()
         self._count = 0
         self._handlers: dict[str, Callable[[Thread, Event], list[Draft]]] = {
             "message.part.delta": self._on_delta,
@@ -120,6 +121,8 @@ class OpenCodeNormalizer(Normalizer):
         if request.action == "prompt":
             native_id = text_in(request.body, "messageID")
             self._ours.add(native_id)
+            if native_id and text_in(request.body, "command"):
+                self._commands.add(native_id)
             self.turns.prompted(native_id)
         elif request.action == "abort":
             self.turns.aborting()
@@ -271,7 +274,10 @@ class OpenCodeNormalizer(Normalizer):
         self, thread: Thread, message: Message, said: Event, part: JsonObject
     ) -> list[Draft]:
         kind = text_in(part, "type")
-        is_added = part.get("synthetic") is True
+        # A command's message is what OpenCode makes of it.
+        is_added = kind == "text" and (
+            part.get("synthetic") is True or message.message_id in self._commands
+        )
         if kind in ("text", "file") and not is_added:
             other = self._messages.incoming not in (None, message)
             drafts = self._close_user() if other else []

@@ -21,6 +21,7 @@ from tests.unit.adapters.opencode.opencode_events import (
     of,
     own,
     part,
+    post,
     prompt,
     step,
     text,
@@ -114,6 +115,14 @@ def test_text_that_opencode_adds_to_a_prompt_is_of_the_system() -> None:
     _, drafts = begun(text("Called the tool", "prt_y", message="msg_u", synthetic=True, end=True))
     [added] = items(drafts)
     assert added.kind == item_pb2.ITEM_KIND_SYSTEM
+
+
+def test_a_command_is_shown_as_what_opencode_makes_of_it() -> None:
+    normalizer = OpenCodeNormalizer()
+    body = {"messageID": "msg_u", "command": "init", "arguments": ""}
+    normalizer.sent(post("/session/ses_root/command", body))
+    [item] = items(feed(normalizer, user(), text("Write AGENTS.md", message="msg_u"), busy()))
+    assert (item.kind, item.content[0].text.text) == (item_pb2.ITEM_KIND_SYSTEM, "Write AGENTS.md")
 
 
 def test_a_compaction_is_a_turn_whose_summary_is_of_the_system() -> None:

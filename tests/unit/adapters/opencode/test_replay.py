@@ -111,6 +111,15 @@ def test_a_subtask_is_a_prompt_too() -> None:
     ]
 
 
+def test_a_command_is_what_the_client_said_and_what_opencode_made_of_it() -> None:
+    body = {"messageID": "msg_u1", "command": "review", "arguments": "all"}
+    native = turn(1, said(1, "Review this: all"))
+    events = replayed(native, [post(f"/session/{ROOT}/command", body)])
+    assert user_messages(events) == [("turn-1", "/review all", True)]
+    [begun] = [e.turn_started for e in events if e.HasField("turn_started")]
+    assert begun.trigger == event_pb2.TURN_TRIGGER_COMMAND
+
+
 def test_a_body_that_was_recorded_as_text_is_read() -> None:
     body = json.loads(sent("one"))
     body["body"] = json.dumps(body["body"])
