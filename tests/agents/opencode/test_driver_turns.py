@@ -13,7 +13,9 @@ from agentstream.v1 import (
     service_pb2,
 )
 from agentstreamd.adapters.base import NotDelivered, Prompt
-from agentstreamd.model import Kind
+from agentstreamd.adapters.opencode.calls import Call
+from agentstreamd.adapters.opencode.driver import OpenCodeDriver
+from agentstreamd.model import Draft, Kind
 from tests.support import mcp_echo
 from tests.support.chat_completions_server import (
     ChatCompletionsServer,
@@ -159,3 +161,32 @@ async def test_the_model_and_the_permission_mode_change_with_the_next_message(
     assert model.requests[1].body["model"] == "priced"
     assert (workspace / "a.txt").exists()
     assert not session.of(Kind.PERMISSION_REQUESTED)
+
+
+async def test_what_somebody_takes_back_is_said_and_gone_with_the_next_message(
+    bench: OpenCodeBench, model: ChatCompletionsServer
+) -> None:
+    model.script(*(reply(text(f"Answer {n}.")) for n in range(3)))
+    session = bench.session()
+    driver = session.driver()
+    await driver.send(session.prompt("One"))
+    await session.turn_ended()
+    await driver.send(session.prompt("Two"))
+    taken_back = (await session.turn_ended()).native_turn_id
+    assert isinstance(driver, OpenCodeDriver)
+    assert driver.server is not None
+    path = f"/session/{session.native_session_id}/revert"
+    call = Call("POST", path, {"messageID": taken_back})
+    await driver.server.call(call, session.config.working_directory)
+    await session.until(lambda d: _label(d) == "reverted", "what was taken back")
+    await driver.send(session.prompt("Two, otherwise"))
+    assert (await session.turn_ended()).status == COMPLETED
+    labels = [_label(draft) for draft in session.drafts]
+    assert labels.count("message_removed") == 2
+    assert "revert_over" in labels
+    assert "Answer 1." not in json.dumps(model.requests[2].messages)
+
+
+def _label(draft: Draft) -> str:
+    content = draft.event.item_completed.item.content
+    return content[0].status.label if content else ""
