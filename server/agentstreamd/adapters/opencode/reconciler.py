@@ -39,13 +39,15 @@ class Reconciler:
         idle = await self._is_idle(server, session_id, directory)
         history = await server.api.get(f"/session/{session_id}/message", directory)
         children = _children(history, since) if since else []
-        for child in children:
+        told: dict[str, Any] = {}
+        for child in children:  # grows: a sub-agent may have some of its own
             server.attach(child, listener)
+            told[child] = await server.api.get(f"/session/{child}/message", directory)
+            children += [found for found in _children(told[child]) if found not in children]
         if since:
             await self._feed(recovery.message_events(session_id, history, since))
         for child in children:
-            said = await server.api.get(f"/session/{child}/message", directory)
-            await self._feed(recovery.message_events(child, said, ""))
+            await self._feed(recovery.message_events(child, told[child], ""))
         permissions = await server.api.get("/permission", directory)
         questions = await server.api.get("/question", directory)
         sessions = {session_id, *children}
@@ -118,10 +120,10 @@ class Reconciler:
             await self._put(native)
 
 
-def _children(history: Any, since: str) -> list[str]:
-    """The native sessions of the sub-agents that ran since a message."""
+def _children(history: Any, since: str = "") -> list[str]:
+    """The native sessions of the sub-agents that ran since a message, by default since ever."""
     found: dict[str, None] = {}
-    seen = False
+    seen = not since
     for entry in history if isinstance(history, list) else []:
         if not isinstance(entry, dict):
             continue

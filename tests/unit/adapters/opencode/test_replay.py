@@ -145,3 +145,15 @@ def test_an_answer_that_comes_back_is_the_clients() -> None:
 
     assert resolved("once").resolved_by == interaction_pb2.RESOLVED_BY_CLIENT
     assert resolved("reject").resolved_by == interaction_pb2.RESOLVED_BY_AGENT
+
+
+def test_a_session_deleted_in_the_middle_leaves_nothing_open() -> None:
+    whole = turn(1, said(1, "one"))
+    running = tool("running", input={"command": "echo hi"}, message="msg_a1")
+    deleted = event("session.deleted", info={"id": ROOT})
+    events = replayed([*whole[:4], running, permission(), deleted], [sent("one")])
+    [resolved] = [e.permission_resolved for e in events if e.HasField("permission_resolved")]
+    assert resolved.outcome == interaction_pb2.REQUEST_OUTCOME_CANCELLED
+    [ended] = [e.turn_ended for e in events if e.HasField("turn_ended")]
+    assert ended.status == event_pb2.TURN_STATUS_INTERRUPTED
+    assert events[-1].session_ended.reason == event_pb2.SESSION_END_REASON_NOT_RESUMABLE
