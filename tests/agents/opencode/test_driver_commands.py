@@ -1,11 +1,11 @@
-"""The driver of OpenCode on the real server: messages that are commands."""
+"""The driver of OpenCode on the real server: commands, and conversations that are compacted."""
 
 import pytest
 
 from agentstream.v1 import error_pb2, event_pb2, item_pb2
 from agentstreamd.adapters.base import AgentFailed, NotDelivered
 from agentstreamd.model import Kind
-from tests.support.chat_completions_server import ChatCompletionsServer, hang, reply, text
+from tests.support.chat_completions_server import ChatCompletionsServer, error, hang, reply, text
 from tests.support.fake_session import FakeSession
 from tests.support.opencode_bench import OpenCodeBench
 
@@ -51,6 +51,29 @@ async def test_the_conversation_is_compacted_on_command(
     assert system_texts(session) == ["They greeted."]
     await driver.send(session.prompt("Go on"))
     assert (await session.turn_ended()).status == COMPLETED
+
+
+async def test_a_conversation_that_is_too_long_is_compacted_and_goes_on_in_the_same_turn(
+    bench: OpenCodeBench, model: ChatCompletionsServer
+) -> None:
+    model.script(
+        reply(text("Hello.")),
+        error(400, "This model's maximum context length is 10 tokens"),
+        reply(text("They greeted.")),
+        reply(text("Sorted.")),
+    )
+    session = bench.session()
+    driver = session.driver()
+    await driver.send(session.prompt("Hello"))
+    await session.turn_ended()
+    await driver.send(session.prompt("Sort the list"))
+    assert (await session.turn_ended()).status == COMPLETED
+    [said] = [e.error for e in session.of(Kind.ERROR)]
+    assert said.code == error_pb2.ERROR_CODE_CONTEXT_WINDOW_EXCEEDED
+    assert system_texts(session) == ["They greeted.", "Sort the list"], "not the user, twice"
+    assert session.texts[-1] == "Sorted."
+    roles = {e.item_started.item.role for e in session.of(Kind.ITEM_STARTED)}
+    assert item_pb2.ITEM_ROLE_USER not in roles
 
 
 async def test_a_command_that_does_not_exist_fails_and_says_which_do(

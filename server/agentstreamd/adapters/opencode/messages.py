@@ -136,7 +136,7 @@ class Messages:
 
     def on_user_part(self, message: Message, event: Event, part: JsonObject) -> None:
         """Take a part of a user's message; it is shown when the message is whole."""
-        part_id, kind = text_in(part, "id"), text_in(part, "type")
+        part_id = text_in(part, "id")
         if part_id in message.shown:
             return
         message.shown.add(part_id)
@@ -144,8 +144,7 @@ class Messages:
             return
         if self._pending is None:
             self._pending = (message, [], [])
-        made = text_part(text_in(part, "text")) if kind == "text" else files.file_part(part)
-        self._pending[1].append(made)
+        self._pending[1].append(_content(part))
         self._pending[2].append(event.native)
 
     def close_user(self) -> list[Draft]:
@@ -161,7 +160,7 @@ class Messages:
         return whole(item, tuple(raw))
 
     def on_added(self, message: Message, event: Event, part: JsonObject) -> list[Draft]:
-        """Text that OpenCode itself puts into the conversation."""
+        """What OpenCode itself puts into the conversation."""
         if text_in(part, "id") in message.shown:
             return []
         message.shown.add(text_in(part, "id"))
@@ -172,7 +171,7 @@ class Messages:
             kind=item_pb2.ITEM_KIND_SYSTEM,
             role=item_pb2.ITEM_ROLE_SYSTEM,
         )
-        item.content.append(text_part(text_in(part, "text")))
+        item.content.append(_content(part))
         return whole(item, (event.native,))
 
     def _slot(self, message: Message, part_id: str, kind: event_pb2.DeltaKind.ValueType) -> Slot:
@@ -214,3 +213,10 @@ class Messages:
             kind=kind,
             role=role,
         )
+
+
+def _content(part: JsonObject) -> item_pb2.ContentPart:
+    """A part of a user's message: text, a picture, a file."""
+    if text_in(part, "type") == "text":
+        return text_part(text_in(part, "text"))
+    return files.file_part(part)

@@ -274,10 +274,8 @@ class OpenCodeNormalizer(Normalizer):
         self, thread: Thread, message: Message, said: Event, part: JsonObject
     ) -> list[Draft]:
         kind = text_in(part, "type")
-        # A command's message is what OpenCode makes of it.
-        is_added = kind == "text" and (
-            part.get("synthetic") is True or message.message_id in self._commands
-        )
+        thread.compacted = thread.compacted or kind == "compaction"
+        is_added = kind in ("text", "file") and self._is_added(thread, message, part)
         if kind in ("text", "file") and not is_added:
             other = self._messages.incoming not in (None, message)
             drafts = self._close_user() if other else []
@@ -293,6 +291,13 @@ class OpenCodeNormalizer(Normalizer):
             return drafts + self._messages.on_added(message, said, part)
         message.shown.add(text_in(part, "id"))
         return drafts + self._status.on_part(message, said, part)
+
+    def _is_added(self, thread: Thread, message: Message, part: JsonObject) -> bool:
+        """Whether OpenCode itself put a part into the conversation."""
+        if part.get("synthetic") is True:
+            return True
+        # What it makes of a command; a prompt that it repeats after it compacted all before.
+        return message.message_id in self._commands or (thread.compacted and not message.ours)
 
     def _close_user(self) -> list[Draft]:
         """Show the user's message whose parts have all come, and begin its turn."""
@@ -359,6 +364,7 @@ class OpenCodeNormalizer(Normalizer):
 
     def _on_idle(self, thread: Thread, said: Event) -> list[Draft]:
         drafts = self._complete_deferred(thread)
+        thread.compacted = False
         if not thread.root:
             return drafts
         drafts += self.requests.release() + self.turns.on_idle((said.native,))

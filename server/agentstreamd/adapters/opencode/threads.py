@@ -92,6 +92,7 @@ class Thread:
         root: It is the client's session itself.
         parent_item: The item its messages stand under: the sub-agent's call; empty for the root.
         directory: Where it works, where that was said.
+        compacted: It was compacted since it was idle: what OpenCode goes on with are no prompts.
         messages: Its messages by native id.
     """
 
@@ -99,6 +100,7 @@ class Thread:
     root: bool
     parent_item: str = ""
     directory: str = ""
+    compacted: bool = False
     messages: dict[str, Message] = field(default_factory=dict)
 
     @property

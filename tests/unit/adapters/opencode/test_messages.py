@@ -147,6 +147,18 @@ def test_a_compaction_is_a_turn_whose_summary_is_of_the_system() -> None:
     assert summary.content[0].text.text == "In short"
 
 
+def test_a_prompt_that_opencode_repeats_after_it_compacted_is_not_the_users() -> None:
+    repeated = (user("msg_again"), text("Hello", "prt_again", message="msg_again"))
+    compaction = (user("msg_c"), part("compaction", "prt_c", "msg_c", auto=True))
+    normalizer, drafts = begun(*compaction, *repeated, busy())
+    [item] = [i for i in items(drafts) if i.item_id == "prt_again"]
+    assert (item.kind, item.content[0].text.text) == (item_pb2.ITEM_KIND_SYSTEM, "Hello")
+    feed(normalizer, assistant(done=True), idle())
+    typed = text("And you", "prt_2", message="msg_2")
+    [message] = messages(feed(normalizer, user("msg_2"), typed, busy()))
+    assert message.role == item_pb2.ITEM_ROLE_USER
+
+
 def test_a_delta_before_its_message_gets_a_stub() -> None:
     normalizer = OpenCodeNormalizer()
     drafts = feed(normalizer, delta("Hi"))
