@@ -34,6 +34,7 @@ _REPLIES = {
     "always": interaction_pb2.REQUEST_OUTCOME_ACCEPTED_FOR_SESSION,
     "reject": interaction_pb2.REQUEST_OUTCOME_REJECTED,
 }
+_TOLD_ELSEWHERE = frozenset({"command", "filepath", "diff", "files"})
 SUGGESTION_ID = "always"
 """The only suggestion of a permission: what "for the session" would allow."""
 
@@ -128,7 +129,7 @@ class Requests:
             text_in(dict_in(said, "tool"), "callID"),
         )
         self.pending[ask.request_id] = ask
-        made = event()
+        made = event(metadata_json=_told(said))
         request = made.permission_requested
         request.request_id = request.native_request_id = ask.request_id
         request.call_id = ask.call_id
@@ -299,6 +300,13 @@ class Requests:
     def _take(self, replied: Event) -> Ask | None:
         said = replied.properties
         return self.pending.pop(text_in(said, "requestID") or text_in(said, "permissionID"), None)
+
+
+def _told(said: JsonObject) -> str:
+    """What a permission says that is in no field of the request."""
+    more = {k: v for k, v in dict_in(said, "metadata").items() if k not in _TOLD_ELSEWHERE}
+    told = {"permission": said.get("permission"), "patterns": said.get("patterns")}
+    return dump({**told, **({"metadata": more} if more else {})})
 
 
 def _question(number: int, native: JsonObject) -> interaction_pb2.Question:

@@ -45,6 +45,7 @@ def test_a_command_is_asked_with_its_arguments() -> None:
     assert request.kind == interaction_pb2.PERMISSION_KIND_COMMAND
     assert (request.command, request.call_id, request.tool_name) == ("echo hi", "call_1", "bash")
     assert json.loads(request.arguments_json)["description"] == "Say hi"
+    assert json.loads(said.metadata_json) == {"permission": "bash", "patterns": ["echo hi"]}
     assert request.takes_message
     assert request.suggestions[0].description == "bash: echo *"
     assert list(request.allowed_decisions) == [
