@@ -4,7 +4,6 @@ The same normalizer and the same stream keeper as in the daemon, without its age
 its log: the same transcript gives the same events, always.
 """
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
@@ -21,6 +20,7 @@ from agentstreamd.adapters.base import Adapter, Answer, ClientAction
 from agentstreamd.events.log import Record
 from agentstreamd.model import Draft, Kind, event, status_item, unparsed, whole
 from agentstreamd.process import Line, LineFramer, OversizedLine
+from agentstreamd.replay_answers import fitting, outcome_of
 from agentstreamd.sessions.keeper import StreamKeeper
 from agentstreamd.sessions.prompts import user_item
 from agentstreamd.sessions.requests import REQUESTED, RESOLVED, Pending, resolved_of
@@ -255,15 +255,15 @@ class _Player:
         """Whether the agent's resolution is but the client's answer come back."""
         answers = self._answers.get(pending.adapter_id) or None
         outcome = resolved_of(by_agent.kind, by_agent.event).outcome
-        return answers is not None and _outcome(_fitting(pending, answers[0])) == outcome
+        return answers is not None and outcome_of(fitting(pending, answers[0])) == outcome
 
     def _answer(self, pending: Pending) -> None:
         answers = self._answers.get(pending.adapter_id)
         if answers:
-            answer = _fitting(pending, answers.popleft())
+            answer = fitting(pending, answers.popleft())
             self._keeper.resolve(
                 pending.request.request_id,
-                _outcome(answer),
+                outcome_of(answer),
                 interaction_pb2.RESOLVED_BY_CLIENT,
                 answer=answer,
             )
@@ -365,71 +365,3 @@ def _result_call_id(draft: Draft) -> str:
     if item is None or item.kind != item_pb2.ITEM_KIND_TOOL_RESULT or not item.content:
         return ""
     return item.content[0].tool_result.call_id
-
-
-_PERMISSION_OUTCOMES = {
-    interaction_pb2.PERMISSION_DECISION_ACCEPT: interaction_pb2.REQUEST_OUTCOME_ACCEPTED,
-    interaction_pb2.PERMISSION_DECISION_ACCEPT_FOR_SESSION: (
-        interaction_pb2.REQUEST_OUTCOME_ACCEPTED_FOR_SESSION
-    ),
-}
-_FORM_OUTCOMES = {
-    interaction_pb2.FORM_ACTION_ACCEPT: interaction_pb2.REQUEST_OUTCOME_ACCEPTED,
-    interaction_pb2.FORM_ACTION_DECLINE: interaction_pb2.REQUEST_OUTCOME_REJECTED,
-}
-
-
-def _fitting(pending: Pending, answer: Answer) -> Answer:
-    """The answer, of the request's own kind: a native rejection may not say what it rejects, and a
-    native acceptance may repeat arguments that nobody has changed, or be wider than was offered.
-    """
-    match pending.request:
-        case interaction_pb2.PermissionRequest() as request:
-            return _permission(request, answer)
-        case interaction_pb2.QuestionRequest():
-            if isinstance(answer, interaction_pb2.QuestionAnswer):
-                return answer
-            rejected = interaction_pb2.RejectedQuestions()
-            if isinstance(answer, interaction_pb2.PermissionAnswer):
-                rejected.message, rejected.interrupt = answer.message, answer.interrupt
-            return interaction_pb2.QuestionAnswer(rejected=rejected)
-        case _:
-            if isinstance(answer, interaction_pb2.FormAnswer):
-                return answer
-            return interaction_pb2.FormAnswer(action=interaction_pb2.FORM_ACTION_CANCEL)
-
-
-def _permission(request: interaction_pb2.PermissionRequest, answer: Answer) -> Answer:
-    if not isinstance(answer, interaction_pb2.PermissionAnswer):
-        accepted = _outcome(answer) == interaction_pb2.REQUEST_OUTCOME_ACCEPTED
-        return interaction_pb2.PermissionAnswer(
-            decision=interaction_pb2.PERMISSION_DECISION_ACCEPT
-            if accepted
-            else interaction_pb2.PERMISSION_DECISION_REJECT
-        )
-    if _equal_json(answer.updated_arguments_json, request.arguments_json):
-        answer.ClearField("updated_arguments_json")
-    if answer.decision not in request.allowed_decisions:
-        answer.decision = interaction_pb2.PERMISSION_DECISION_ACCEPT
-    return answer
-
-
-def _equal_json(one: str, other: str) -> bool:
-    try:
-        return bool(json.loads(one) == json.loads(other))
-    except (ValueError, RecursionError):
-        return False
-
-
-def _outcome(answer: Answer) -> interaction_pb2.RequestOutcome.ValueType:
-    match answer:
-        case interaction_pb2.PermissionAnswer():
-            return _PERMISSION_OUTCOMES.get(
-                answer.decision, interaction_pb2.REQUEST_OUTCOME_REJECTED
-            )
-        case interaction_pb2.QuestionAnswer():
-            if answer.WhichOneof("answer") == "answered":
-                return interaction_pb2.REQUEST_OUTCOME_ACCEPTED
-            return interaction_pb2.REQUEST_OUTCOME_REJECTED
-        case _:
-            return _FORM_OUTCOMES.get(answer.action, interaction_pb2.REQUEST_OUTCOME_CANCELLED)

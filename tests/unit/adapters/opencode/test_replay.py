@@ -147,6 +147,22 @@ def test_an_answer_that_comes_back_is_the_clients() -> None:
     assert resolved("reject").resolved_by == interaction_pb2.RESOLVED_BY_AGENT
 
 
+def test_an_answer_in_words_of_ones_own_is_told_from_a_label() -> None:
+    whole = turn(1, said(1, "one"))
+    options = [{"label": "Red", "description": ""}, {"label": "Blue", "description": ""}]
+    questions = [{"question": "Which?", "header": "Q", "options": options, "multiple": True}]
+    asked = event("question.asked", id="que_1", questions=questions)
+    native = [*whole[:4], asked, *whole[4:]]
+    client = [sent("one"), post("/question/que_1/reply", {"answers": [["Blue", "or green"]]})]
+    [resolved] = (
+        event.question_resolved
+        for event in replayed(native, client)
+        if event.HasField("question_resolved")
+    )
+    [answer] = resolved.answer.answered.answers
+    assert (list(answer.labels), answer.text) == (["Blue"], "or green")
+
+
 def test_a_session_deleted_in_the_middle_leaves_nothing_open() -> None:
     whole = turn(1, said(1, "one"))
     running = tool("running", input={"command": "echo hi"}, message="msg_a1")
