@@ -15,7 +15,7 @@ The mapping, row by row, is in docs/mapping-opencode.md.
 
 from collections.abc import Callable, Iterable
 
-from agentstream.v1 import error_pb2, event_pb2
+from agentstream.v1 import error_pb2
 from agentstreamd.adapters.base import Normalizer
 from agentstreamd.adapters.opencode import client_side
 from agentstreamd.adapters.opencode.messages import Messages
@@ -34,6 +34,7 @@ from agentstreamd.adapters.opencode.status import StatusLines
 from agentstreamd.adapters.opencode.threads import Message, Thread, Threads
 from agentstreamd.adapters.opencode.tools import Tools
 from agentstreamd.adapters.opencode.turns import Guards, Turns
+from agentstreamd.adapters.opencode.users import Users
 from agentstreamd.model import Draft, Kind, unparsed
 
 
@@ -61,8 +62,7 @@ class OpenCodeNormalizer(Normalizer):
         self._messages = Messages()
         self._status = StatusLines(self._next_id)
         self._threads = Threads(session_id)
-        self._ours: set[str] = set()
-        self._commands: set[str] = set()
+        self._users = Users(self.turns, self._messages, self._status)
         self._count = 0
         self._handlers: dict[str, Callable[[Thread, Event], list[Draft]]] = {
             "message.part.delta": self._on_delta,
@@ -120,9 +120,7 @@ class OpenCodeNormalizer(Normalizer):
             return []
         if request.action == "prompt":
             native_id = text_in(request.body, "messageID")
-            self._ours.add(native_id)
-            if native_id and text_in(request.body, "command"):
-                self._commands.add(native_id)
+            self._users.sent(native_id, is_command=bool(text_in(request.body, "command")))
             self.turns.prompted(native_id)
         elif request.action == "abort":
             self.turns.aborting()
@@ -132,7 +130,7 @@ class OpenCodeNormalizer(Normalizer):
 
     def finish(self) -> list[Draft]:
         """Say what was held back; whatever runs or waits on the server is gone."""
-        drafts = self.requests.release() + self._close_user()
+        drafts = self.requests.release() + self._users.close()
         for session_id in self._threads.waiting:
             drafts += self._admit(session_id, "")
         self.turns.open = False
@@ -167,7 +165,7 @@ class OpenCodeNormalizer(Normalizer):
             return self._status.unknown(said, thread.parent_item)
         if said.type in ("message.part.updated", "message.part.delta"):
             return handler(thread, said)
-        return self._close_user() + handler(thread, said)
+        return self._users.close() + handler(thread, said)
 
     # Messages
 
@@ -179,15 +177,9 @@ class OpenCodeNormalizer(Normalizer):
         message = thread.messages.get(message_id)
         if role == "user":
             if message is None:
-                thread.messages[message_id] = self._user_message(thread, message_id)
+                thread.messages[message_id] = self._users.begin(thread, message_id)
             return self._status.on_diffs(said, info) if thread.root else []
         return self._on_assistant(thread, said, message_id, info)
-
-    def _user_message(self, thread: Thread, message_id: str) -> Message:
-        ours = message_id in self._ours
-        if thread.root and ours and self.turns.open:
-            self.turns.taken = True
-        return Message(message_id, "user", thread, ours=ours)
 
     def _on_assistant(
         self, thread: Thread, said: Event, message_id: str, info: JsonObject
@@ -241,7 +233,7 @@ class OpenCodeNormalizer(Normalizer):
         message_id = text_in(said.properties, "messageID")
         if text_in(said.properties, "field") not in ("text", "") or not message_id:
             return self._status.unknown(said, thread.parent_item)
-        shown = self._close_user()
+        shown = self._users.close()
         message, drafts = self._message_of(thread, message_id, said)
         return shown + drafts + self._messages.on_delta(message, said)
 
@@ -252,8 +244,8 @@ class OpenCodeNormalizer(Normalizer):
             return self._status.unknown(said, thread.parent_item)
         known = thread.messages.get(message_id)
         if known is not None and known.role == "user":
-            return self._on_user_part(thread, known, said, part)
-        shown = self._close_user()
+            return self._users.on_part(known, said, part)
+        shown = self._users.close()
         message, drafts = self._message_of(thread, message_id, said)
         drafts = shown + drafts
         match kind:
@@ -269,43 +261,6 @@ class OpenCodeNormalizer(Normalizer):
             case _:
                 drafts += self._status.on_part(message, said, part)
         return drafts
-
-    def _on_user_part(
-        self, thread: Thread, message: Message, said: Event, part: JsonObject
-    ) -> list[Draft]:
-        kind = text_in(part, "type")
-        thread.compacted = thread.compacted or kind == "compaction"
-        is_added = kind in ("text", "file") and self._is_added(thread, message, part)
-        if kind in ("text", "file") and not is_added:
-            other = self._messages.incoming not in (None, message)
-            drafts = self._close_user() if other else []
-            self._messages.on_user_part(message, said, part)
-            return drafts
-        drafts = self._close_user()
-        if thread.root and not message.ours and not message.shown:
-            trigger = event_pb2.TURN_TRIGGER_UNSPECIFIED
-            if kind == "compaction":
-                trigger = event_pb2.TURN_TRIGGER_COMPACTION
-            drafts += self.turns.begin((said.native,), message.message_id, trigger)
-        if is_added:
-            return drafts + self._messages.on_added(message, said, part)
-        message.shown.add(text_in(part, "id"))
-        return drafts + self._status.on_part(message, said, part)
-
-    def _is_added(self, thread: Thread, message: Message, part: JsonObject) -> bool:
-        """Whether OpenCode itself put a part into the conversation."""
-        if part.get("synthetic") is True:
-            return True
-        # What it makes of a command; a prompt that it repeats after it compacted all before.
-        return message.message_id in self._commands or (thread.compacted and not message.ours)
-
-    def _close_user(self) -> list[Draft]:
-        """Show the user's message whose parts have all come, and begin its turn."""
-        message = self._messages.incoming
-        drafts = self._messages.close_user()
-        if message is None or not message.thread.root or not drafts:
-            return drafts
-        return self.turns.begin(drafts[0].raw, message.message_id) + drafts
 
     def _on_tool(self, message: Message, said: Event, part: JsonObject) -> list[Draft]:
         message.tools = True
@@ -410,7 +365,7 @@ class OpenCodeNormalizer(Normalizer):
                 turn = text_in(said.properties, "turn")
                 if turn and turn != self.turns.native_id:
                     return []
-                drafts = self._close_user() + self.requests.release()
+                drafts = self._users.close() + self.requests.release()
                 drafts += self._complete_deferred(self._threads.root)
                 return self._forget_if_over(drafts + self.turns.end(()))
             case _:
