@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agentstream.v1 import agent_pb2, error_pb2, interaction_pb2, item_pb2, service_pb2, session_pb2
+from agentstream.v1 import (
+    agent_pb2,
+    error_pb2,
+    event_pb2,
+    interaction_pb2,
+    item_pb2,
+    service_pb2,
+    session_pb2,
+)
 from tests.support import e2e, mcp_echo
 from tests.support.chat_completions_server import (
     ChatCompletionsServer,
@@ -169,6 +177,19 @@ async def test_a_message_steers_the_running_turn(
     assert (await session.turn_ended(turn.turn_id)).status == COMPLETED
     assert session.texts == ["One.", "Two too."]
     assert len(session.of("turn_ended")) == 1
+
+
+async def test_commands_begin_turns(bench: Bench, model: ChatCompletionsServer) -> None:
+    model.script(reply(text("Written.")), reply(text("In short.")))
+    session = await bench.session()
+    assert (await session.turn("/init", command=True)).status == COMPLETED
+    assert (await session.turn("/compact", command=True)).status == COMPLETED
+    began = [e.turn_started.trigger for e in session.of("turn_started")]
+    assert began == [event_pb2.TURN_TRIGGER_COMMAND] * 2
+    said = [i.content[0].text.text for i in session.items if i.role == item_pb2.ITEM_ROLE_USER]
+    assert said == ["/init", "/compact"]
+    failed = await session.turn("/nothing", command=True)
+    assert (failed.status, failed.error.code) == (FAILED, error_pb2.ERROR_CODE_INVALID_REQUEST)
 
 
 async def test_a_permission_says_who_gave_it(bench: Bench, model: ChatCompletionsServer) -> None:
