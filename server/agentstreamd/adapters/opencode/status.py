@@ -172,9 +172,10 @@ class StatusLines:
 
     def unknown(self, event: Event, parent: str = "") -> list[Draft]:
         """An event of a type that is not known."""
-        item = unknown_item(
-            self._next_id("unknown"), event.type, dump(event.properties), parent_id=parent
+        said = (
+            dump(event.properties) if event.properties else event.native.decode("utf-8", "replace")
         )
+        item = unknown_item(self._next_id("unknown"), event.type, said, parent_id=parent)
         return whole(item, (event.native,))
 
     def _say(

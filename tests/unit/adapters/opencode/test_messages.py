@@ -328,6 +328,12 @@ def test_what_is_not_known_is_an_item_of_kind_unknown(native: bytes) -> None:
     assert item.kind == item_pb2.ITEM_KIND_UNKNOWN
 
 
+def test_what_is_not_known_of_another_shape_is_kept_whole() -> None:
+    native = b'{"type": "something.new", "detail": 7}'
+    [item] = items(feed(OpenCodeNormalizer(), native))
+    assert item.content[0].json.json == native.decode()
+
+
 def test_a_deleted_session_is_over_and_its_turn_is_stopped() -> None:
     normalizer, _ = begun()
     drafts = feed(normalizer, event("session.deleted", info={"id": "ses_root"}))
