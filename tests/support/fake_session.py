@@ -56,7 +56,9 @@ class FakeSession:
         self.drivers.append(self.adapter.driver(context))
         return self.drivers[-1]
 
-    def prompt(self, text: str, *, command: bool = False) -> Prompt:
+    def prompt(
+        self, text: str, *, command: bool = False, model: str = "", effort: str = ""
+    ) -> Prompt:
         """A message of text."""
         self._turns += 1
         return Prompt(
@@ -64,6 +66,8 @@ class FakeSession:
             message_id=f"00000000-0000-4000-8000-{self._turns:012}",
             parts=(service_pb2.InputPart(text=text),),
             command=command,
+            model=model,
+            effort=effort,
         )
 
     # --- Sink

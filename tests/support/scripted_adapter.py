@@ -192,6 +192,7 @@ class ScriptedAdapter(Adapter):
         can = self.agent.capabilities
         can.steer = can.change_model = can.change_permission_mode = True
         can.image_input = can.file_input = can.commands = True
+        can.message_model = can.message_effort = True
         for mode in MODES:
             self.agent.permission_modes.add(mode=mode)
 

@@ -96,12 +96,16 @@ class Prompt:
         message_id: Made by the daemon (a UUID), to recognize the agent's echo of the message.
         parts: The parts of the message, at least one.
         command: The text is a command of the agent; otherwise it must reach the model as written.
+        model: Model for this turn alone; empty for the session's.
+        effort: Reasoning effort for this turn alone; empty for the session's.
     """
 
     turn_id: str
     message_id: str
     parts: tuple[service_pb2.InputPart, ...]
     command: bool = False
+    model: str = ""
+    effort: str = ""
 
 
 @dataclass(frozen=True, slots=True)

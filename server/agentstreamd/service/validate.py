@@ -7,21 +7,15 @@ from typing import Any
 from google.protobuf import message
 
 from agentstream.v1 import event_pb2, service_pb2
+from agentstreamd.sessions.prompts import check_message
 
 from .errors import invalid
 
-MIB = 1024 * 1024
 MAX_PAGE_SIZE = 1000
-MAX_CLIENT_MESSAGE_ID_CHARACTERS = 128
-MAX_IMAGE_BYTES = 20 * MIB
-MAX_FILE_BYTES = 32 * MIB
-MAX_NAME_CHARACTERS = 256
 UPDATABLE = frozenset({"model", "permission_mode", "title", "labels"})
-IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _KINDS = frozenset(event_pb2.EventKind.values()) - {event_pb2.EVENT_KIND_UNSPECIFIED}
-_WHEN_BUSY = frozenset(service_pb2.WhenBusy.values())
 
 Violations = list[tuple[str, str]]
 
@@ -72,42 +66,7 @@ def _create(request: service_pb2.CreateSessionRequest, found: Violations) -> Non
 
 
 def _send(request: service_pb2.SendMessageRequest, found: Violations) -> None:
-    if len(request.client_message_id) > MAX_CLIENT_MESSAGE_ID_CHARACTERS:
-        found.append(
-            ("client_message_id", f"has more than {MAX_CLIENT_MESSAGE_ID_CHARACTERS} characters")
-        )
-    if request.when_busy not in _WHEN_BUSY:
-        found.append(("when_busy", "is not a known value"))
-    if not request.parts:
-        found.append(("parts", "must hold at least one part"))
-    for index, part in enumerate(request.parts):
-        _check_part(f"parts[{index}]", part, found)
-    if request.command and [part.WhichOneof("part") for part in request.parts] != ["text"]:
-        found.append(("parts", "of a command must be exactly one text"))
-
-
-def _check_part(path: str, part: service_pb2.InputPart, found: Violations) -> None:
-    match part.WhichOneof("part"):
-        case None:
-            found.append((path, "holds nothing"))
-        case "image":
-            if part.image.media_type not in IMAGE_TYPES:
-                found.append((f"{path}.image.media_type", f"must be one of {_listed(IMAGE_TYPES)}"))
-            if not part.image.data:
-                found.append((f"{path}.image.data", "is required"))
-            elif len(part.image.data) > MAX_IMAGE_BYTES:
-                found.append((f"{path}.image.data", f"has more than {MAX_IMAGE_BYTES} bytes"))
-        case "file":
-            if not part.file.name:
-                found.append((f"{path}.file.name", "is required"))
-            elif len(part.file.name) > MAX_NAME_CHARACTERS:
-                found.append(
-                    (f"{path}.file.name", f"has more than {MAX_NAME_CHARACTERS} characters")
-                )
-            if not part.file.media_type:
-                found.append((f"{path}.file.media_type", "is required"))
-            if len(part.file.data) > MAX_FILE_BYTES:
-                found.append((f"{path}.file.data", f"has more than {MAX_FILE_BYTES} bytes"))
+    found.extend(check_message(request))
 
 
 def _update(request: service_pb2.UpdateSessionRequest, found: Violations) -> None:

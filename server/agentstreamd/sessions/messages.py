@@ -8,6 +8,7 @@ from agentstreamd.sessions import errors, stored
 from agentstreamd.sessions.agents import adapter_errors
 from agentstreamd.sessions.checks import check_labels, check_title, check_word
 from agentstreamd.sessions.config import SessionsConfig
+from agentstreamd.sessions.local_images import with_local_images
 from agentstreamd.sessions.prompts import check_message, has_part
 from agentstreamd.sessions.runtime import SessionRuntime
 
@@ -29,26 +30,28 @@ async def send_message(
     violations = check_message(request)
     if violations:
         raise errors.invalid(*violations)
+    digest = stored.digest(request)
     if not request.client_message_id:
-        return await _take(runtime, agent, request, config, check_room)
+        return await _take(runtime, agent, request, digest, config, check_room)
     # One at a time: the same call again, at the same time, must find what the first one did.
     async with runtime.turns.sending.hold(request.client_message_id):
-        earlier = await _earlier(runtime, request, stored.digest(request), log)
+        earlier = await _earlier(runtime, request, digest, log)
         if earlier is not None:
             return earlier
-        return await _take(runtime, agent, request, config, check_room)
+        return await _take(runtime, agent, request, digest, config, check_room)
 
 
 async def _take(
     runtime: SessionRuntime,
     agent: agent_pb2.Agent,
     request: service_pb2.SendMessageRequest,
+    digest: bytes,
     config: SessionsConfig,
     check_room: Callable[[], None],
 ) -> service_pb2.SendMessageResponse:
-    runtime.check_live()
     _check_capabilities(agent, request)
-    digest = stored.digest(request)
+    request = await with_local_images(request)
+    runtime.check_live()
     if not runtime.turns.current:
         check_room()
         return await runtime.turns.start_turn(request, digest)
@@ -110,6 +113,8 @@ def _check_capabilities(agent: agent_pb2.Agent, request: service_pb2.SendMessage
         (has_part(request, "image"), can.image_input, "image_input", "images"),
         (has_part(request, "file"), can.file_input, "file_input", "files"),
         (request.command, can.commands, "commands", "commands"),
+        (request.model, can.message_model, "message_model", "model for a single message"),
+        (request.effort, can.message_effort, "message_effort", "effort for a single message"),
     ):
         if needed and not allowed:
             raise errors.not_supported(agent.name, capability, f"{agent.name} takes no {what}")

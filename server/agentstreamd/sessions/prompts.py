@@ -1,12 +1,15 @@
 """Messages of clients: checking them, and what of them the stream shows."""
 
 import json
+import os
 
 from agentstream.v1 import item_pb2, service_pb2
 from agentstreamd.model import file_ref_part, image_part, text_part
+from agentstreamd.sessions.checks import check_word
 
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
 MAX_FILE_BYTES = 32 * 1024 * 1024
+MAX_NAME_CHARACTERS = 256
 PREVIEW_CHARACTERS = 200
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -22,8 +25,13 @@ def check_message(request: service_pb2.SendMessageRequest) -> list[tuple[str, st
         found.append(("when_busy", "is not a known value"))
     for index, part in enumerate(request.parts):
         found.extend((f"parts[{index}]{path}", text) for path, text in _check_part(part))
+    for field in ("model", "effort"):
+        value = getattr(request, field)
+        found.extend(check_word(field, value))
+        if value and request.when_busy == service_pb2.WHEN_BUSY_STEER:
+            found.append((field, "is that of the running turn, which the message is put into"))
     if request.command and [part.WhichOneof("part") for part in request.parts] != ["text"]:
-        found.append(("command", "a command has exactly one text part"))
+        found.append(("parts", "of a command must be exactly one text"))
     return found
 
 
@@ -32,18 +40,13 @@ def _check_part(part: service_pb2.InputPart) -> list[tuple[str, str]]:
         case "text":
             return [] if part.text.strip() else [(".text", "is empty")]
         case "image":
-            found = []
-            if part.image.media_type not in IMAGE_TYPES:
-                found.append((".image.media_type", f"must be one of {', '.join(IMAGE_TYPES)}"))
-            if not part.image.data:
-                found.append((".image.data", "is required"))
-            if len(part.image.data) > MAX_IMAGE_BYTES:
-                found.append((".image.data", "is larger than 20 MiB"))
-            return found
+            return _check_image(part.image)
         case "file":
             found = []
             if not part.file.name:
                 found.append((".file.name", "is required"))
+            elif len(part.file.name) > MAX_NAME_CHARACTERS:
+                found.append((".file.name", f"is longer than {MAX_NAME_CHARACTERS} characters"))
             if not part.file.media_type:
                 found.append((".file.media_type", "is required"))
             if len(part.file.data) > MAX_FILE_BYTES:
@@ -51,6 +54,21 @@ def _check_part(part: service_pb2.InputPart) -> list[tuple[str, str]]:
             return found
         case _:
             return [("", "holds nothing")]
+
+
+def _check_image(image: service_pb2.InputImage) -> list[tuple[str, str]]:
+    found = []
+    local = image.WhichOneof("source") == "path"
+    if image.media_type not in IMAGE_TYPES and not (local and not image.media_type):
+        found.append((".image.media_type", f"must be one of {', '.join(IMAGE_TYPES)}"))
+    if local:
+        if not os.path.isabs(image.path) or "\0" in image.path:
+            found.append((".image.path", "must be an absolute path"))
+    elif not image.data:
+        found.append((".image.data", "is required"))
+    elif len(image.data) > MAX_IMAGE_BYTES:
+        found.append((".image.data", "is larger than 20 MiB"))
+    return found
 
 
 def has_part(request: service_pb2.SendMessageRequest, which: str) -> bool:

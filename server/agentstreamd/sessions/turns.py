@@ -385,7 +385,14 @@ class Turns:
             asyncio.get_running_loop().call_soon(self.start_queued)
 
     def _prompt(self, turn_id: str, request: service_pb2.SendMessageRequest) -> Prompt:
-        return Prompt(turn_id, self._env.new_id(), tuple(request.parts), request.command)
+        return Prompt(
+            turn_id,
+            self._env.new_id(),
+            tuple(request.parts),
+            request.command,
+            request.model,
+            request.effort,
+        )
 
     def _remember(
         self,

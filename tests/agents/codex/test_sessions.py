@@ -1,6 +1,7 @@
 """Codex through the whole daemon: its streams hold the laws, whatever happens to it."""
 
 import asyncio
+import base64
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from agentstream.v1 import (
     item_pb2,
     service_pb2,
 )
-from tests.support import e2e
+from tests.support import e2e, mcp_echo
 from tests.support.codex_home import codex_environment
 from tests.support.e2e import (
     ACCEPT_FOR_SESSION,
@@ -270,6 +271,23 @@ async def test_what_codex_cannot_do_is_refused(bench: Bench) -> None:
     with pytest.raises(aio.AioRpcError) as raised:
         await session.send(service_pb2.InputPart(file=file))
     assert raised.value.code() == StatusCode.FAILED_PRECONDITION
+
+
+async def test_a_message_brings_an_image_by_its_path_and_a_model_of_its_own(
+    bench: Bench, model: ResponsesServer
+) -> None:
+    png = bench.workspace / "dot.png"
+    png.write_bytes(base64.b64decode(mcp_echo.PNG))
+    model.script(reply(text("A dot.")), reply(text("Still.")))
+    session = await bench.session(model="gpt-5.4", effort="low")
+    image = service_pb2.InputPart(image=service_pb2.InputImage(path=str(png)))
+    await session.turn("What is it?", image, model="gpt-5.4-mini", effort="high")
+    await session.turn("And now?")
+    asked = [(one.body["model"], one.body["reasoning"]["effort"]) for one in model.requests]
+    assert asked == [("gpt-5.4-mini", "high"), ("gpt-5.4", "low")]
+    assert f"data:image/png;base64,{mcp_echo.PNG}" in str(model.requests[0].input)
+    [_, shown] = session.items[0].content
+    assert shown.image.data == base64.b64decode(mcp_echo.PNG)
 
 
 async def test_a_command_of_its_own(bench: Bench, model: ResponsesServer) -> None:

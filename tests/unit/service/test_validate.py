@@ -5,6 +5,7 @@ from agentstream.v1 import interaction_pb2, session_pb2
 from agentstream.v1 import service_pb2 as pb
 from agentstreamd.service import validate
 from agentstreamd.service.errors import CallError
+from agentstreamd.sessions import prompts
 
 
 def text(content: str) -> pb.InputPart:
@@ -47,7 +48,7 @@ WRONG: list[tuple[message.Message, str]] = [
      "parts[0].image.data"),
     (pb.SendMessageRequest(
         session_id="s", parts=[pb.InputPart(image=pb.InputImage(
-            media_type="image/png", data=bytes(validate.MAX_IMAGE_BYTES + 1)))]),
+            media_type="image/png", data=bytes(prompts.MAX_IMAGE_BYTES + 1)))]),
      "parts[0].image.data"),
     (pb.SendMessageRequest(
         session_id="s", parts=[pb.InputPart(file=pb.InputFile(media_type="text/plain"))]),

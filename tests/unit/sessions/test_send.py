@@ -291,7 +291,9 @@ async def test_an_agent_that_can_not_steer_is_not_asked_to(lab: Lab, script: Scr
     assert "steer" not in script.calls
 
 
-@pytest.mark.parametrize("capability", ["image_input", "file_input", "commands"])
+@pytest.mark.parametrize(
+    "capability", ["image_input", "file_input", "commands", "message_model", "message_effort"]
+)
 async def test_what_the_agent_does_not_take_is_refused(lab: Lab, capability: str) -> None:
     await lab.create()
     setattr(lab.adapter.agent.capabilities, capability, False)
@@ -301,8 +303,10 @@ async def test_what_the_agent_does_not_take_is_refused(lab: Lab, capability: str
         request.parts.add(image=service_pb2.InputImage(media_type="image/png", data=b"x"))
     elif capability == "file_input":
         request.parts.add(file=service_pb2.InputFile(name="a", media_type="text/plain"))
-    else:
+    elif capability == "commands":
         request.command = True
+    else:
+        setattr(request, capability.removeprefix("message_"), "other")
     with Refused(error_pb2.ERROR_REASON_CAPABILITY_NOT_SUPPORTED, capability=capability):
         await lab.manager.send(request)
     assert await lab.kinds() == ["session_started"]
@@ -459,7 +463,7 @@ async def test_a_message_refused_by_the_log_is_the_same_when_sent_again(
         ),
         ([{"text": "a"}], {"when_busy": 99}, "when_busy"),
         ([{"text": "a"}], {"client_message_id": "c" * 129}, "client_message_id"),
-        ([{"text": "a"}, {"text": "b"}], {"command": True}, "command"),
+        ([{"text": "a"}, {"text": "b"}], {"command": True}, "parts"),
     ],
 )
 async def test_each_field_that_is_wrong_is_named(

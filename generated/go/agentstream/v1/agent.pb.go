@@ -331,8 +331,12 @@ type AgentCapabilities struct {
 	Effort bool `protobuf:"varint,24,opt,name=effort,proto3" json:"effort,omitempty"`
 	// A rejection can also end the turn (`PermissionAnswer.interrupt`).
 	RejectAndInterrupt bool `protobuf:"varint,25,opt,name=reject_and_interrupt,json=rejectAndInterrupt,proto3" json:"reject_and_interrupt,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// A message can choose the model of its turn (`SendMessageRequest.model`).
+	MessageModel bool `protobuf:"varint,26,opt,name=message_model,json=messageModel,proto3" json:"message_model,omitempty"`
+	// A message can choose the reasoning effort of its turn (`SendMessageRequest.effort`).
+	MessageEffort bool `protobuf:"varint,27,opt,name=message_effort,json=messageEffort,proto3" json:"message_effort,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AgentCapabilities) Reset() {
@@ -536,6 +540,20 @@ func (x *AgentCapabilities) GetEffort() bool {
 func (x *AgentCapabilities) GetRejectAndInterrupt() bool {
 	if x != nil {
 		return x.RejectAndInterrupt
+	}
+	return false
+}
+
+func (x *AgentCapabilities) GetMessageModel() bool {
+	if x != nil {
+		return x.MessageModel
+	}
+	return false
+}
+
+func (x *AgentCapabilities) GetMessageEffort() bool {
+	if x != nil {
+		return x.MessageEffort
 	}
 	return false
 }
@@ -786,7 +804,7 @@ const file_agentstream_v1_agent_proto_rawDesc = "" +
 	"\x05modes\x18\t \x03(\v2\x19.agentstream.v1.AgentModeR\x05modes\x12M\n" +
 	"\x10permission_modes\x18\n" +
 	" \x03(\v2\".agentstream.v1.PermissionModeInfoR\x0fpermissionModes\x125\n" +
-	"\aoptions\x18\v \x03(\v2\x1b.agentstream.v1.AgentOptionR\aoptions\"\xd5\x06\n" +
+	"\aoptions\x18\v \x03(\v2\x1b.agentstream.v1.AgentOptionR\aoptions\"\xa1\a\n" +
 	"\x11AgentCapabilities\x12\x1f\n" +
 	"\vtext_deltas\x18\x01 \x01(\bR\n" +
 	"textDeltas\x12\x1c\n" +
@@ -818,7 +836,9 @@ const file_agentstream_v1_agent_proto_rawDesc = "" +
 	"sub_agents\x18\x16 \x01(\bR\tsubAgents\x12!\n" +
 	"\fimage_output\x18\x17 \x01(\bR\vimageOutput\x12\x16\n" +
 	"\x06effort\x18\x18 \x01(\bR\x06effort\x120\n" +
-	"\x14reject_and_interrupt\x18\x19 \x01(\bR\x12rejectAndInterrupt\"`\n" +
+	"\x14reject_and_interrupt\x18\x19 \x01(\bR\x12rejectAndInterrupt\x12#\n" +
+	"\rmessage_model\x18\x1a \x01(\bR\fmessageModel\x12%\n" +
+	"\x0emessage_effort\x18\x1b \x01(\bR\rmessageEffort\"`\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fdisplay_name\x18\x02 \x01(\tR\vdisplayName\x12 \n" +

@@ -770,10 +770,16 @@ func (*InputPart_File) isInputPart_Part() {}
 // InputImage is an image in a message.
 type InputImage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// IANA media type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`. Required.
+	// IANA media type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`. Required with `data`. With `path` it may be
+	// empty: the file's content tells it then.
 	MediaType string `protobuf:"bytes,1,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
-	// The encoded image, at most 20 MiB. Required.
-	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// Where the image is. Required.
+	//
+	// Types that are valid to be assigned to Source:
+	//
+	//	*InputImage_Data
+	//	*InputImage_Path
+	Source        isInputImage_Source `protobuf_oneof:"source"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -815,12 +821,49 @@ func (x *InputImage) GetMediaType() string {
 	return ""
 }
 
-func (x *InputImage) GetData() []byte {
+func (x *InputImage) GetSource() isInputImage_Source {
 	if x != nil {
-		return x.Data
+		return x.Source
 	}
 	return nil
 }
+
+func (x *InputImage) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Source.(*InputImage_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *InputImage) GetPath() string {
+	if x != nil {
+		if x, ok := x.Source.(*InputImage_Path); ok {
+			return x.Path
+		}
+	}
+	return ""
+}
+
+type isInputImage_Source interface {
+	isInputImage_Source()
+}
+
+type InputImage_Data struct {
+	// The encoded image, at most 20 MiB, not empty.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type InputImage_Path struct {
+	// Absolute path of a file on the daemon's machine with the encoded image, at most 20 MiB. It is read when the
+	// message is accepted, and may change afterwards.
+	Path string `protobuf:"bytes,3,opt,name=path,proto3,oneof"`
+}
+
+func (*InputImage_Data) isInputImage_Source() {}
+
+func (*InputImage_Path) isInputImage_Source() {}
 
 // InputFile is a file in a message.
 type InputFile struct {
@@ -899,7 +942,13 @@ type SendMessageRequest struct {
 	WhenBusy WhenBusy `protobuf:"varint,4,opt,name=when_busy,json=whenBusy,proto3,enum=agentstream.v1.WhenBusy" json:"when_busy,omitempty"`
 	// The text is a command of the agent (for example `/compact`). Otherwise text reaches the model as written, also
 	// when it looks like a command. Only where `AgentCapabilities.commands`, with exactly one text part.
-	Command       bool `protobuf:"varint,5,opt,name=command,proto3" json:"command,omitempty"`
+	Command bool `protobuf:"varint,5,opt,name=command,proto3" json:"command,omitempty"`
+	// Model for the turn that the message starts, and for that one alone; empty for the session's. Only where
+	// `AgentCapabilities.message_model`; not with `WHEN_BUSY_STEER`.
+	Model string `protobuf:"bytes,6,opt,name=model,proto3" json:"model,omitempty"`
+	// Reasoning effort for the turn that the message starts, and for that one alone; empty for the session's. Only where
+	// `AgentCapabilities.message_effort`; not with `WHEN_BUSY_STEER`.
+	Effort        string `protobuf:"bytes,7,opt,name=effort,proto3" json:"effort,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -967,6 +1016,20 @@ func (x *SendMessageRequest) GetCommand() bool {
 		return x.Command
 	}
 	return false
+}
+
+func (x *SendMessageRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *SendMessageRequest) GetEffort() string {
+	if x != nil {
+		return x.Effort
+	}
+	return ""
 }
 
 // SendMessageResponse says what became of the message.
@@ -2204,24 +2267,28 @@ const file_agentstream_v1_service_proto_rawDesc = "" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x122\n" +
 	"\x05image\x18\x02 \x01(\v2\x1a.agentstream.v1.InputImageH\x00R\x05image\x12/\n" +
 	"\x04file\x18\x03 \x01(\v2\x19.agentstream.v1.InputFileH\x00R\x04fileB\x06\n" +
-	"\x04part\"?\n" +
+	"\x04part\"a\n" +
 	"\n" +
 	"InputImage\x12\x1d\n" +
 	"\n" +
-	"media_type\x18\x01 \x01(\tR\tmediaType\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"R\n" +
+	"media_type\x18\x01 \x01(\tR\tmediaType\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x14\n" +
+	"\x04path\x18\x03 \x01(\tH\x00R\x04pathB\b\n" +
+	"\x06source\"R\n" +
 	"\tInputFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
 	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xe1\x01\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\x8f\x02\n" +
 	"\x12SendMessageRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12*\n" +
 	"\x11client_message_id\x18\x02 \x01(\tR\x0fclientMessageId\x12/\n" +
 	"\x05parts\x18\x03 \x03(\v2\x19.agentstream.v1.InputPartR\x05parts\x125\n" +
 	"\twhen_busy\x18\x04 \x01(\x0e2\x18.agentstream.v1.WhenBusyR\bwhenBusy\x12\x18\n" +
-	"\acommand\x18\x05 \x01(\bR\acommand\"\x90\x01\n" +
+	"\acommand\x18\x05 \x01(\bR\acommand\x12\x14\n" +
+	"\x05model\x18\x06 \x01(\tR\x05model\x12\x16\n" +
+	"\x06effort\x18\a \x01(\tR\x06effort\"\x90\x01\n" +
 	"\x13SendMessageResponse\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12D\n" +
@@ -2479,6 +2546,10 @@ func file_agentstream_v1_service_proto_init() {
 		(*InputPart_Text)(nil),
 		(*InputPart_Image)(nil),
 		(*InputPart_File)(nil),
+	}
+	file_agentstream_v1_service_proto_msgTypes[11].OneofWrappers = []any{
+		(*InputImage_Data)(nil),
+		(*InputImage_Path)(nil),
 	}
 	file_agentstream_v1_service_proto_msgTypes[24].OneofWrappers = []any{
 		(*StreamEventsResponse_Opened)(nil),

@@ -184,6 +184,8 @@ class AgentCapabilities(_message.Message):
     IMAGE_OUTPUT_FIELD_NUMBER: _builtins.int
     EFFORT_FIELD_NUMBER: _builtins.int
     REJECT_AND_INTERRUPT_FIELD_NUMBER: _builtins.int
+    MESSAGE_MODEL_FIELD_NUMBER: _builtins.int
+    MESSAGE_EFFORT_FIELD_NUMBER: _builtins.int
     text_deltas: _builtins.bool
     """Text arrives in deltas while the model writes. Otherwise one synthetic delta has the whole text."""
     reasoning: _builtins.bool
@@ -234,6 +236,10 @@ class AgentCapabilities(_message.Message):
     """The reasoning effort can be set."""
     reject_and_interrupt: _builtins.bool
     """A rejection can also end the turn (`PermissionAnswer.interrupt`)."""
+    message_model: _builtins.bool
+    """A message can choose the model of its turn (`SendMessageRequest.model`)."""
+    message_effort: _builtins.bool
+    """A message can choose the reasoning effort of its turn (`SendMessageRequest.effort`)."""
     def __init__(
         self,
         *,
@@ -262,10 +268,12 @@ class AgentCapabilities(_message.Message):
         image_output: _builtins.bool = ...,
         effort: _builtins.bool = ...,
         reject_and_interrupt: _builtins.bool = ...,
+        message_model: _builtins.bool = ...,
+        message_effort: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_for_session", b"accept_for_session", "change_model", b"change_model", "change_permission_mode", b"change_permission_mode", "commands", b"commands", "cost", b"cost", "effort", b"effort", "file_input", b"file_input", "forms", b"forms", "image_input", b"image_input", "image_output", b"image_output", "interrupt", b"interrupt", "mcp_servers", b"mcp_servers", "permissions", b"permissions", "questions", b"questions", "reasoning", b"reasoning", "reject_and_interrupt", b"reject_and_interrupt", "reject_message", b"reject_message", "resume", b"resume", "steer", b"steer", "sub_agents", b"sub_agents", "system_prompt", b"system_prompt", "text_deltas", b"text_deltas", "tool_output_deltas", b"tool_output_deltas", "updated_arguments", b"updated_arguments", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_for_session", b"accept_for_session", "change_model", b"change_model", "change_permission_mode", b"change_permission_mode", "commands", b"commands", "cost", b"cost", "effort", b"effort", "file_input", b"file_input", "forms", b"forms", "image_input", b"image_input", "image_output", b"image_output", "interrupt", b"interrupt", "mcp_servers", b"mcp_servers", "message_effort", b"message_effort", "message_model", b"message_model", "permissions", b"permissions", "questions", b"questions", "reasoning", b"reasoning", "reject_and_interrupt", b"reject_and_interrupt", "reject_message", b"reject_message", "resume", b"resume", "steer", b"steer", "sub_agents", b"sub_agents", "system_prompt", b"system_prompt", "text_deltas", b"text_deltas", "tool_output_deltas", b"tool_output_deltas", "updated_arguments", b"updated_arguments", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -410,21 +410,31 @@ class InputImage(_message.Message):
 
     MEDIA_TYPE_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
     media_type: _builtins.str
-    """IANA media type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`. Required."""
+    """IANA media type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`. Required with `data`. With `path` it may be
+    empty: the file's content tells it then.
+    """
     data: _builtins.bytes
-    """The encoded image, at most 20 MiB. Required."""
+    """The encoded image, at most 20 MiB, not empty."""
+    path: _builtins.str
+    """Absolute path of a file on the daemon's machine with the encoded image, at most 20 MiB. It is read when the
+    message is accepted, and may change afterwards.
+    """
     def __init__(
         self,
         *,
         media_type: _builtins.str = ...,
         data: _builtins.bytes = ...,
+        path: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "path", b"path", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "media_type", b"media_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "media_type", b"media_type", "path", b"path", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["data", "path"]  # noqa: Y015
+    _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___InputImage: _TypeAlias = InputImage  # noqa: Y015
 
@@ -469,6 +479,8 @@ class SendMessageRequest(_message.Message):
     PARTS_FIELD_NUMBER: _builtins.int
     WHEN_BUSY_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    EFFORT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session. Required."""
     client_message_id: _builtins.str
@@ -478,6 +490,14 @@ class SendMessageRequest(_message.Message):
     command: _builtins.bool
     """The text is a command of the agent (for example `/compact`). Otherwise text reaches the model as written, also
     when it looks like a command. Only where `AgentCapabilities.commands`, with exactly one text part.
+    """
+    model: _builtins.str
+    """Model for the turn that the message starts, and for that one alone; empty for the session's. Only where
+    `AgentCapabilities.message_model`; not with `WHEN_BUSY_STEER`.
+    """
+    effort: _builtins.str
+    """Reasoning effort for the turn that the message starts, and for that one alone; empty for the session's. Only where
+    `AgentCapabilities.message_effort`; not with `WHEN_BUSY_STEER`.
     """
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputPart]:
@@ -491,10 +511,12 @@ class SendMessageRequest(_message.Message):
         parts: _abc.Iterable[Global___InputPart] | None = ...,
         when_busy: Global___WhenBusy.ValueType = ...,
         command: _builtins.bool = ...,
+        model: _builtins.str = ...,
+        effort: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_message_id", b"client_message_id", "command", b"command", "parts", b"parts", "session_id", b"session_id", "when_busy", b"when_busy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_message_id", b"client_message_id", "command", b"command", "effort", b"effort", "model", b"model", "parts", b"parts", "session_id", b"session_id", "when_busy", b"when_busy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -282,6 +282,20 @@ export declare type AgentCapabilities = Message<"agentstream.v1.AgentCapabilitie
    * @generated from field: bool reject_and_interrupt = 25;
    */
   rejectAndInterrupt: boolean;
+
+  /**
+   * A message can choose the model of its turn (`SendMessageRequest.model`).
+   *
+   * @generated from field: bool message_model = 26;
+   */
+  messageModel: boolean;
+
+  /**
+   * A message can choose the reasoning effort of its turn (`SendMessageRequest.effort`).
+   *
+   * @generated from field: bool message_effort = 27;
+   */
+  messageEffort: boolean;
 };
 
 /**

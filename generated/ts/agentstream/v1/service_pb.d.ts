@@ -319,18 +319,36 @@ export declare const InputPartSchema: GenMessage<InputPart>;
  */
 export declare type InputImage = Message<"agentstream.v1.InputImage"> & {
   /**
-   * IANA media type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`. Required.
+   * IANA media type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`. Required with `data`. With `path` it may be
+   * empty: the file's content tells it then.
    *
    * @generated from field: string media_type = 1;
    */
   mediaType: string;
 
   /**
-   * The encoded image, at most 20 MiB. Required.
+   * Where the image is. Required.
    *
-   * @generated from field: bytes data = 2;
+   * @generated from oneof agentstream.v1.InputImage.source
    */
-  data: Uint8Array;
+  source: {
+    /**
+     * The encoded image, at most 20 MiB, not empty.
+     *
+     * @generated from field: bytes data = 2;
+     */
+    value: Uint8Array;
+    case: "data";
+  } | {
+    /**
+     * Absolute path of a file on the daemon's machine with the encoded image, at most 20 MiB. It is read when the
+     * message is accepted, and may change afterwards.
+     *
+     * @generated from field: string path = 3;
+     */
+    value: string;
+    case: "path";
+  } | { case: undefined; value?: undefined };
 };
 
 /**
@@ -414,6 +432,22 @@ export declare type SendMessageRequest = Message<"agentstream.v1.SendMessageRequ
    * @generated from field: bool command = 5;
    */
   command: boolean;
+
+  /**
+   * Model for the turn that the message starts, and for that one alone; empty for the session's. Only where
+   * `AgentCapabilities.message_model`; not with `WHEN_BUSY_STEER`.
+   *
+   * @generated from field: string model = 6;
+   */
+  model: string;
+
+  /**
+   * Reasoning effort for the turn that the message starts, and for that one alone; empty for the session's. Only where
+   * `AgentCapabilities.message_effort`; not with `WHEN_BUSY_STEER`.
+   *
+   * @generated from field: string effort = 7;
+   */
+  effort: string;
 };
 
 /**

@@ -221,6 +221,8 @@ def _description() -> agent_pb2.Agent:
             sub_agents=True,
             image_output=True,
             effort=True,
+            message_model=True,
+            message_effort=True,
             reject_and_interrupt=True,
         ),
         permission_modes=[

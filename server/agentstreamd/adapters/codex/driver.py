@@ -21,13 +21,20 @@ from agentstreamd.adapters.base import (
     CapabilityNotSupported,
     Driver,
     DriverContext,
+    InvalidSetting,
     NotDelivered,
     Prompt,
 )
 from agentstreamd.adapters.codex import answers
 from agentstreamd.adapters.codex.attachment import Attachment, Listener
 from agentstreamd.adapters.codex.commands import command_request
-from agentstreamd.adapters.codex.launch import ServerSpec, ThreadSettings, check_mode, check_model
+from agentstreamd.adapters.codex.launch import (
+    ServerSpec,
+    ThreadSettings,
+    check_effort,
+    check_mode,
+    check_model,
+)
 from agentstreamd.adapters.codex.limits import Limits
 from agentstreamd.adapters.codex.native import text_in
 from agentstreamd.adapters.codex.normalizer import CodexNormalizer, Unsupported
@@ -45,9 +52,12 @@ class _State(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         conversation: A turn has begun: the thread is on disk and must not be begun anew.
+        usual: Model and effort that the thread had before a message brought its own; None when it
+            has them.
     """
 
     conversation: bool = False
+    usual: tuple[str, str | None] | None = None
 
 
 class CodexDriver(Driver, Listener):
@@ -75,6 +85,7 @@ class CodexDriver(Driver, Listener):
         self._sending: asyncio.Future[None] | None = None
         self._interrupting: asyncio.Task[None] | None = None
         self._model = ""
+        self._effort: str | None = None
         self._planning = False
         self._begun = False
 
@@ -83,17 +94,21 @@ class CodexDriver(Driver, Listener):
     async def send(self, prompt: Prompt) -> None:
         """See `Driver.send`."""
         try:
+            check_model(prompt.model)
+            check_effort(prompt.effort)
             method, params = self._request_of(prompt)
+        except InvalidSetting as error:
+            raise AgentFailed(str(error), error_pb2.ERROR_CODE_INVALID_REQUEST) from error
         except CapabilityNotSupported as error:
             raise AgentFailed(str(error), error_pb2.ERROR_CODE_INVALID_REQUEST) from error
         self._sending = sending = asyncio.get_running_loop().create_future()
         try:
             attachment = await self._ready()
             try:
-                await self._begin_turn(attachment, method, params)
+                await self._begin_turn(attachment, method, params, prompt)
             except ProcessGone:  # between the turns, and nobody had noticed yet
                 attachment = await self._ready()
-                await self._begin_turn(attachment, method, params)
+                await self._begin_turn(attachment, method, params, prompt)
         except ProcessGone as error:
             message = f"Codex did not take the message: {error}"
             raise AgentFailed(message, error_pb2.ERROR_CODE_AGENT_EXITED) from error
@@ -177,7 +192,7 @@ class CodexDriver(Driver, Listener):
             if permission_mode is not None:
                 params |= settings.policy_params()
             if settings.plans or self._planning:
-                params["collaborationMode"] = settings.collaboration(self._model)
+                params["collaborationMode"] = settings.collaboration(*self._usual(settings))
             try:
                 await self._request(attachment, "thread/settings/update", params)
             except ProcessGone:
@@ -214,7 +229,7 @@ class CodexDriver(Driver, Listener):
     async def on_drafts(self, drafts: Sequence[Draft]) -> None:
         """See `Listener.on_drafts`."""
         for draft in drafts:
-            if draft.kind is Kind.SESSION_UPDATED:
+            if draft.kind is Kind.SESSION_UPDATED and self._state.usual is None:
                 self._model = draft.event.session_updated.model or self._model
         await self._context.sink.publish(drafts)
 
@@ -246,9 +261,10 @@ class CodexDriver(Driver, Listener):
         return "turn/start", params
 
     async def _begin_turn(
-        self, attachment: Attachment, method: str, params: dict[str, Any]
+        self, attachment: Attachment, method: str, params: dict[str, Any], prompt: Prompt
     ) -> None:
         attachment.turn_open = True
+        params = params | self._choice(prompt)
         try:
             await self._request(attachment, method, {"threadId": attachment.thread_id, **params})
         except BaseException as error:
@@ -256,9 +272,9 @@ class CodexDriver(Driver, Listener):
             if isinstance(error, TimedOut) and self._server is not None:
                 await self._server.probe()
             raise
-        if not self._state.conversation:
-            self._state = _State(conversation=True)
-            self._context.sink.save_state(msgspec.json.encode(self._state))
+        self._keep(conversation=True)
+        if not (prompt.model or prompt.effort):
+            self._keep(usual=None)
 
     async def _turn_runs(self, attachment: Attachment) -> bool:
         """Wait until a turn that was asked for has begun; False where none runs."""
@@ -323,6 +339,33 @@ class CodexDriver(Driver, Listener):
         finally:
             self._connecting = None
 
+    def _choice(self, prompt: Prompt) -> dict[str, Any]:
+        """Model and effort of a turn, where they are not what the thread has.
+
+        Those that come with a turn stay with the thread, hence the next one brings back the usual.
+        """
+        if not prompt.model and not prompt.effort and self._state.usual is None:
+            return {}
+        usual = self._usual(self._settings)
+        self._keep(usual=usual)  # now: whatever becomes of the request, Codex may have taken it
+        model, effort = prompt.model or usual[0], prompt.effort or usual[1]
+        if effort and not self._settings.plans:
+            return {"model": model, "effort": effort}
+        # Only so can an effort be taken back where the usual one is the model's own, and only so is
+        # it changed while Codex plans.
+        return {"collaborationMode": self._settings.collaboration(model, effort)}
+
+    def _usual(self, settings: ThreadSettings) -> tuple[str, str | None]:
+        """Model and effort of turns whose message brings none; None for the model's own effort."""
+        model, effort = self._state.usual or (self._model, self._effort)
+        return settings.model or model, settings.config.effort or effort
+
+    def _keep(self, **changes: Any) -> None:
+        changed = msgspec.structs.replace(self._state, **changes)
+        if changed != self._state:
+            self._state = changed
+            self._context.sink.save_state(msgspec.json.encode(changed))
+
     async def _connect(self) -> Attachment:
         try:
             server = await self._pool.acquire(self._spec())
@@ -338,7 +381,7 @@ class CodexDriver(Driver, Listener):
             if self._settings.plans:
                 params = {
                     "threadId": attachment.thread_id,
-                    "collaborationMode": self._settings.collaboration(self._model),
+                    "collaborationMode": self._settings.collaboration(*self._usual(self._settings)),
                 }
                 await self._request(attachment, "thread/settings/update", params)
                 self._planning = True
@@ -371,6 +414,7 @@ class CodexDriver(Driver, Listener):
             answer = await server.begin(attachment, "thread/start", params, on_line)
         attachment.normalizer.threads.root = answer.thread_id
         self._model = text_in(answer.result, "model") or self._model
+        self._effort = text_in(answer.result, "reasoningEffort") or None
 
 
 def _sent(attachment: Attachment) -> Callable[[bytes], None]:

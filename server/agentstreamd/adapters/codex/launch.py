@@ -131,11 +131,11 @@ class ThreadSettings:
             params["config"] = given
         return params
 
-    def collaboration(self, model: str) -> JsonObject:
-        """The collaboration mode; `model` is what the thread runs, which must be named."""
+    def collaboration(self, model: str, effort: str | None) -> JsonObject:
+        """The collaboration mode with a model, which must be named, and an effort."""
         settings = {
-            "model": self.model or model,
-            "reasoning_effort": self.config.effort or None,
+            "model": model,
+            "reasoning_effort": effort,
             "developer_instructions": None,
         }
         return {"mode": PLAN_MODE if self.plans else "default", "settings": settings}
@@ -151,8 +151,7 @@ def check(config: session_pb2.SessionConfig) -> None:
     check_mode(config.permission_mode)
     if config.mode:
         raise CapabilityNotSupported("mode", "Codex has no modes.")
-    if config.effort and not _MODEL.fullmatch(config.effort):
-        raise InvalidSetting("effort", "must not hold spaces or control characters")
+    check_effort(config.effort)
     if config.resume_native_session_id and not _is_uuid(config.resume_native_session_id):
         raise InvalidSetting("resume_native_session_id", "must be a UUID, as Codex's threads have")
     for name, value in config.agent_options.items():
@@ -168,6 +167,12 @@ def check_model(model: str) -> None:
     """Check the name of a model; an empty one is the default. Raises `InvalidSetting`."""
     if model and not _MODEL.fullmatch(model):
         raise InvalidSetting("model", "must not hold spaces or control characters")
+
+
+def check_effort(effort: str) -> None:
+    """Check a reasoning effort; an empty one is the default. Raises `InvalidSetting`."""
+    if effort and not _MODEL.fullmatch(effort):
+        raise InvalidSetting("effort", "must not hold spaces or control characters")
 
 
 def check_mode(mode: agent_pb2.PermissionMode.ValueType) -> None:

@@ -235,7 +235,13 @@ def _prompt(prompt: Prompt) -> _Json:
     parts = [
         json_format.MessageToDict(part, preserving_proto_field_name=True) for part in prompt.parts
     ]
-    return {"id": prompt.message_id, "parts": parts, "command": prompt.command}
+    chosen = {"model": prompt.model, "effort": prompt.effort}
+    return {
+        "id": prompt.message_id,
+        "parts": parts,
+        "command": prompt.command,
+        **{name: value for name, value in chosen.items() if value},
+    }
 
 
 def _answer(answer: Answer) -> _Json:

@@ -62,6 +62,7 @@ class MockSession:
         self.was_steered = asyncio.Event()
         self.refuses_interrupt = False
         self.usage: Json = {}
+        self._chosen: Json = {}
         self.is_process = program.is_process
         self.stderr = program.stderr
         self._program = program
@@ -127,6 +128,7 @@ class MockSession:
             **self.settings,
             "model": self.settings.get("model") or DEFAULT_MODEL,
             "permission_mode": self.permission_mode,
+            **self._chosen,
         }
 
     async def ask(self, request: Json) -> Json:
@@ -170,6 +172,7 @@ class MockSession:
         self._writer.line(started)
         self.usage = {}
         self._in_turn = True
+        self._choose(job.prompt or {})
         ended: Json = {"status": "COMPLETED", "stop_reason": "end_turn"}
         try:
             if self._interrupt_next:
@@ -183,6 +186,7 @@ class MockSession:
             ended = _failed(error.code, str(error))
         except ScriptError as error:
             ended = _failed("INVALID_REQUEST", f"The script can't be run: {error}.")
+        self._choose({})
         self._in_turn = False
         self._interrupt_next = False
         self.steered.clear()
@@ -205,6 +209,13 @@ class MockSession:
             else:
                 self._do_beside(self._play_beside(later))
         self._later.clear()
+
+    def _choose(self, prompt: Json) -> None:
+        """Take the model and effort that a message has for its turn; without one, give them up."""
+        before = self.describe()["model"]
+        self._chosen = {name: prompt[name] for name in ("model", "effort") if prompt.get(name)}
+        if (model := self.describe()["model"]) != before:
+            self._writer.line({"type": "session_updated", "model": model})
 
     async def _play_beside(self, job: _Job) -> None:
         """Play outside of turns."""

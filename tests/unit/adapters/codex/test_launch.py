@@ -148,6 +148,7 @@ def test_commands() -> None:
 
 
 def test_plan_mode_names_the_model_that_runs() -> None:
-    made = settings(permission_mode=agent_pb2.PERMISSION_MODE_PLAN).collaboration("m")
-    assert json.loads(json.dumps(made))["settings"]["model"] == "m"
+    made = settings(permission_mode=agent_pb2.PERMISSION_MODE_PLAN).collaboration("m", "high")
+    chosen = json.loads(json.dumps(made))["settings"]
+    assert (chosen["model"], chosen["reasoning_effort"]) == ("m", "high")
     assert made["mode"] == "plan"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from agentstream.v1 import (
     agent_pb2,
@@ -146,17 +147,19 @@ class Session:
             answer=answer,
         )
 
-    async def start(self, *texts: str, more: Sequence[service_pb2.InputPart] = ()) -> None:
-        """Send a message, without waiting for its turn to end."""
+    async def start(
+        self, *texts: str, more: Sequence[service_pb2.InputPart] = (), **fields: Any
+    ) -> None:
+        """Send a message, without waiting for its turn to end; `fields` are further ones of it."""
         turn_id = self._new_turn_id()
-        prompt = Prompt(turn_id, f"message-{turn_id}", (*parts(*texts), *more))
+        prompt = Prompt(turn_id, f"message-{turn_id}", (*parts(*texts), *more), **fields)
         item = user_item(f"user-{turn_id}", prompt.parts)
         self.keeper.begin_turn(turn_id, event_pb2.TURN_TRIGGER_CLIENT, item)
         await self.driver.send(prompt)
 
-    async def turn(self, *texts: str) -> event_pb2.TurnEnded:
+    async def turn(self, *texts: str, **fields: Any) -> event_pb2.TurnEnded:
         """Send a message and wait until its turn has ended."""
-        await self.start(*texts)
+        await self.start(*texts, **fields)
         return await self.ended()
 
     async def ended(self) -> event_pb2.TurnEnded:

@@ -467,3 +467,17 @@ async def test_a_session_leaves_a_shared_host_and_the_others_go_on(new_session: 
     await second.turn("say still here")
     assert second.texts() == ["second", "still here"]
     assert second.exits == []
+
+
+async def test_a_message_has_its_own_model_and_effort_for_its_turn(
+    new_session: NewSession,
+) -> None:
+    session = new_session()
+    await session.turn("settings", model="mock-2", effort="high")
+    chosen = json.loads(session.texts()[-1])
+    assert (chosen["model"], chosen["effort"]) == ("mock-2", "high")
+    await session.turn("settings")
+    usual = json.loads(session.texts()[-1])
+    assert (usual["model"], usual["effort"]) == ("mock-1", "")
+    models = [one.session_updated.model for one in session.payloads("session_updated")]
+    assert [model for model in models if model] == ["mock-1", "mock-2", "mock-1"]

@@ -2069,6 +2069,16 @@ class AgentCapabilities(betterproto2.Message):
     A rejection can also end the turn (`PermissionAnswer.interrupt`).
     """
 
+    message_model: "bool" = betterproto2.field(26, betterproto2.TYPE_BOOL)
+    """
+    A message can choose the model of its turn (`SendMessageRequest.model`).
+    """
+
+    message_effort: "bool" = betterproto2.field(27, betterproto2.TYPE_BOOL)
+    """
+    A message can choose the reasoning effort of its turn (`SendMessageRequest.effort`).
+    """
+
 
 default_message_pool.register_message("agentstream.v1", "AgentCapabilities", AgentCapabilities)
 
@@ -2908,16 +2918,30 @@ default_message_pool.register_message("agentstream.v1", "InputFile", InputFile)
 class InputImage(betterproto2.Message):
     """
     InputImage is an image in a message.
+
+    Oneofs:
+        - source: Where the image is. Required.
     """
 
     media_type: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    IANA media type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`. Required.
+    IANA media type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`. Required with `data`. With `path` it may be
+    empty: the file's content tells it then.
     """
 
-    data: "bytes" = betterproto2.field(2, betterproto2.TYPE_BYTES)
+    data: "bytes | None" = betterproto2.field(
+        2, betterproto2.TYPE_BYTES, optional=True, group="source"
+    )
     """
-    The encoded image, at most 20 MiB. Required.
+    The encoded image, at most 20 MiB, not empty.
+    """
+
+    path: "str | None" = betterproto2.field(
+        3, betterproto2.TYPE_STRING, optional=True, group="source"
+    )
+    """
+    Absolute path of a file on the daemon's machine with the encoded image, at most 20 MiB. It is read when the
+    message is accepted, and may change afterwards.
     """
 
 
@@ -4216,6 +4240,18 @@ class SendMessageRequest(betterproto2.Message):
     """
     The text is a command of the agent (for example `/compact`). Otherwise text reaches the model as written, also
     when it looks like a command. Only where `AgentCapabilities.commands`, with exactly one text part.
+    """
+
+    model: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    Model for the turn that the message starts, and for that one alone; empty for the session's. Only where
+    `AgentCapabilities.message_model`; not with `WHEN_BUSY_STEER`.
+    """
+
+    effort: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+    """
+    Reasoning effort for the turn that the message starts, and for that one alone; empty for the session's. Only where
+    `AgentCapabilities.message_effort`; not with `WHEN_BUSY_STEER`.
     """
 
 
