@@ -1,5 +1,6 @@
-"""Amp through the whole daemon: queued prompts, permissions, a timeout; the newest CLI."""
+"""Amp through the whole daemon: queued prompts, permissions, a timeout."""
 
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import Path
 
@@ -7,16 +8,15 @@ import pytest
 from google.protobuf import duration_pb2
 
 from agentstream.v1 import (
-    error_pb2,
     event_pb2,
     interaction_pb2,
     service_pb2,
     service_pb2_grpc,
     session_pb2,
 )
-from agentstreamd.adapters.base import AgentFailed
 from agentstreamd.laws import check
-from tests.support.amp_lab import AmpLab, amp_environment, amp_lab
+from tests.support.amp_actor import AmpActorServer
+from tests.support.amp_lab import amp_environment
 from tests.support.amp_server import AmpServer
 from tests.support.anthropic_server import reply, result_of, says, text, tool_use
 from tests.support.daemon import daemon
@@ -30,32 +30,49 @@ class Client:
     """One session of a daemon, and its events so far."""
 
     def __init__(self, responses: AsyncIterable[service_pb2.StreamEventsResponse]) -> None:
-        self._responses = responses
+        self._responses = aiter(responses)
+        self._waiting: deque[event_pb2.Event] = deque()
         self.events: list[event_pb2.Event] = []
 
     async def until(self, payload: str) -> event_pb2.Event:
-        async for response in self._responses:
-            for event in response.batch.events:
+        while True:
+            while self._waiting:
+                event = self._waiting.popleft()
                 self.events.append(event)
                 if event.WhichOneof("payload") == payload:
                     return event
-        raise AssertionError(f"the stream ended before {payload}")
+            response = await anext(self._responses)
+            self._waiting.extend(response.batch.events)
+
+
+CALLS = {
+    "amp": tool_use("Bash", {"cmd": "touch made"}, id="toolu_1"),
+    "amp-newest": tool_use("shell_command", {"command": "touch made"}, id=f"TU-{1:022}"),
+}
+CALL_IDS = {"amp": "toolu_1", "amp-newest": f"TU-{1:022}"}
+
+
+@pytest.fixture(params=CALLS)
+def cli(request: pytest.FixtureRequest) -> str:
+    """Name of a pin: the CLI that runs its agent loop itself, and the one whose server does."""
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
-async def model() -> AsyncIterator[AmpServer]:
-    async with AmpServer() as server:
+async def model(cli: str) -> AsyncIterator[AmpServer]:
+    async with AmpServer() if cli == "amp" else AmpActorServer() as server:
         yield server
         server.check()
 
 
 @pytest.mark.parametrize("timeout_seconds", [0, 1], ids=["answered", "expired"])
 async def test_permissions_and_queued_prompts_through_the_daemon(
-    tmp_path: Path, model: AmpServer, timeout_seconds: int
+    tmp_path: Path, cli: str, model: AmpServer, timeout_seconds: int
 ) -> None:
     model.script(
-        reply(tool_use("Bash", {"cmd": "touch made"}, id="toolu_1"), when=says("First")),
-        reply(text("One."), when=result_of("toolu_1")),
+        reply(CALLS[cli], when=says("First")),
+        reply(text("One."), when=result_of(CALL_IDS[cli])),
         reply(text("Two."), when=says("Second")),
     )
     workspace = make_workspace(tmp_path / "workspace")
@@ -66,7 +83,7 @@ async def test_permissions_and_queued_prompts_through_the_daemon(
     )
     if timeout_seconds:
         config.request_timeout.CopyFrom(duration_pb2.Duration(seconds=timeout_seconds))
-    executable = agent_executable("amp")
+    executable = agent_executable(cli)
     flag = f"--agent-executables=amp={executable}"
     async with (
         daemon(tmp_path / "data", flag) as running,
@@ -82,7 +99,7 @@ async def test_permissions_and_queued_prompts_through_the_daemon(
                 service_pb2.SendMessageRequest(session_id="s", parts=[part], when_busy=QUEUE)
             )
         asked = (await client.until("permission_requested")).permission_requested
-        assert asked.call_id == "toolu_1"
+        assert asked.call_id == CALL_IDS[cli]
         if not timeout_seconds:
             answer = interaction_pb2.PermissionAnswer(
                 decision=interaction_pb2.PERMISSION_DECISION_ACCEPT
@@ -106,33 +123,3 @@ async def test_permissions_and_queued_prompts_through_the_daemon(
     assert (workspace / "made").exists() is not bool(timeout_seconds)
     assert check(client.events, complete=True, raw=False) == []
     assert not any(event.HasField("agent_unparsed") for event in client.events)
-
-
-# --- the newest CLI, as far as it goes without its servers ---------------------------------------
-
-
-@pytest.fixture
-async def newest(tmp_path: Path) -> AsyncIterator[AmpLab]:
-    async with amp_lab(tmp_path, agent_executable("amp-newest")) as made:
-        yield made
-
-
-async def test_the_newest_says_its_version_and_modes(newest: AmpLab) -> None:
-    agent = await (await newest.adapter()).describe()
-    assert agent.version == "0.0.1790142911-g7618fb"
-    assert [mode.name for mode in agent.modes] == ["low", "medium", "high", "ultra"]
-
-
-async def test_the_newest_says_that_its_key_is_wrong(newest: AmpLab) -> None:
-    newest.server.key = "another"
-    session = await newest.session()
-    with pytest.raises(AgentFailed) as caught:
-        await session.driver().send(session.prompt("Hi"))
-    assert caught.value.code == error_pb2.ERROR_CODE_AUTHENTICATION
-
-
-async def test_the_newest_says_that_its_server_cannot_be_reached(newest: AmpLab) -> None:
-    session = await newest.session(env={"AMP_URL": "http://127.0.0.1:9"})
-    with pytest.raises(AgentFailed) as caught:
-        await session.driver().send(session.prompt("Hi"))
-    assert caught.value.code == error_pb2.ERROR_CODE_NETWORK

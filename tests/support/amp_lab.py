@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,12 @@ class AmpLab:
 
 
 @contextlib.asynccontextmanager
-async def amp_lab(directory: Path, executable: Path) -> AsyncIterator[AmpLab]:
+async def amp_lab(
+    directory: Path, executable: Path, make_server: Callable[[], AmpServer] = AmpServer
+) -> AsyncIterator[AmpLab]:
     """A laboratory; at the end the script is used up and no process and no file is left."""
     host = ProcessHost(f"test-{os.getpid()}-{os.urandom(4).hex()}")
-    async with AmpServer() as server:
+    async with make_server() as server:
         lab = AmpLab(directory, server, executable, host)
         try:
             yield lab
