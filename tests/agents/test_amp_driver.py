@@ -89,7 +89,7 @@ async def test_parallel_tools_and_an_edit_come_with_exit_codes_and_diffs(lab: Am
     assert path.read_text() == "one\nzwei ü\n"
     results = session.tool_results
     assert (results["toolu_b"].output, results["toolu_b"].exit_code) == ("out\n", 3)
-    assert not results["toolu_b"].is_error
+    assert results["toolu_b"].is_error
     items = {
         e.item_completed.item.item_id: e.item_completed.item
         for e in session.of(Kind.ITEM_COMPLETED)

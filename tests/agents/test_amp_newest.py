@@ -97,7 +97,7 @@ async def test_a_tool_runs_in_bypass_mode_and_comes_with_its_exit_code(lab: AmpL
     await session.driver().send(session.prompt("Work"))
     assert (await session.turn_ended()).status == COMPLETED
     result = session.tool_results[ONE]
-    assert (result.output, result.exit_code, result.is_error) == ("out\n", 3, False)
+    assert (result.output, result.exit_code, result.is_error) == ("out\n", 3, True)
     assert not session.of(Kind.PERMISSION_REQUESTED)
 
 

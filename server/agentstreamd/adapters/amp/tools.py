@@ -99,7 +99,8 @@ class Tools:
         """A result: an item of its own, under its call."""
         call = self.calls.pop(call_id, None) or Call("", {})
         output = read_output(content, call.name)
-        failed = is_error or output.text.startswith(REJECTED_BY_PLUGIN)
+        # A command that failed is no error to Amp; to all other agents, and so to clients, it is.
+        failed = is_error or bool(output.exit_code) or output.text.startswith(REJECTED_BY_PLUGIN)
         if not failed:
             files = changed_files(call.name, _mapping(call.arguments), output.diff)
             output.parts += as_parts(files)
