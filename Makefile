@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock generate drift lint ruff mypy buf format system agents grpcurl test test-unit faults demo bench clean
+.PHONY: help setup lock generate drift lint ruff mypy buf go ts format system agents grpcurl clients test test-unit faults demo bench clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -65,7 +65,7 @@ drift: $(STAMP) $(GO_PLUGINS) $(NODE_MODULES) ## fail if generated/ is not what 
 	@echo "lint: drift"
 	@$(BIN)/python -m tools.generate --check
 
-lint: ruff mypy buf drift ## ruff, mypy, buf and the drift check
+lint: ruff mypy buf drift go ts ## ruff, mypy, buf, the drift check, gofmt and vet, biome and tsc
 
 ruff: $(STAMP)
 	@echo "lint: ruff"
@@ -81,10 +81,23 @@ buf: $(STAMP)
 	@$(BIN)/buf lint
 	@$(BIN)/buf format --diff --exit-code
 
-format: $(STAMP) ## format and fix what can be fixed
+go:
+	@echo "lint: go"
+	@files=$$(gofmt -l clients/go tests/clients/go); test -z "$$files" || { echo "gofmt: $$files" >&2; exit 1; }
+	@for module in generated/go clients/go tests/clients/go; do (cd $$module && GOFLAGS=-modcacherw go vet ./...) || exit 1; done
+
+ts: $(NODE_MODULES)
+	@echo "lint: ts"
+	@npx biome check --error-on-warnings clients/ts tests/clients/ts
+	@npx tsc --project clients/ts
+	@npx tsc --project tests/clients/ts
+
+format: $(STAMP) $(NODE_MODULES) ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix $(PY_DIRS)
 	@$(BIN)/ruff format $(PY_DIRS)
 	@$(BIN)/buf format --write
+	@gofmt -w clients/go tests/clients/go
+	@npx biome check --write clients/ts tests/clients/ts
 
 system: ## install the system packages that tests need (apt, as root; else says what is missing)
 	@tools/system_packages.sh $(SYSTEM_PACKAGES)
@@ -98,7 +111,13 @@ $(GRPCURL):
 	@echo "grpcurl: $(GRPCURL_VERSION)"
 	@GOBIN=$(CURDIR)/.cache/bin GOFLAGS=-modcacherw go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)
 
-test: $(STAMP) system agents grpcurl ## run all tests (ARGS=... goes to pytest)
+clients: $(NODE_MODULES) ## build the clients in Go and TypeScript, and their conformance programs
+	@cd clients/go && GOFLAGS=-modcacherw go vet ./...
+	@cd tests/clients/go && GOFLAGS=-modcacherw go build -o $(CURDIR)/.cache/bin/conform .
+	@npx tsc --project clients/ts
+	@npx tsc --project tests/clients/ts
+
+test: $(STAMP) system agents grpcurl clients ## run all tests (ARGS=... goes to pytest)
 	@$(PYTEST) $(ARGS)
 
 test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)

@@ -132,9 +132,9 @@ export class Cursor {
   }
 }
 
-/** The error of a call that ended with OK but not at the end of the stream. */
-export function cut(): AgentstreamError {
-  return new AgentstreamError("the stream ended before the session did", Code.Unavailable);
+/** The error of a call that ended, with OK or by a reset, but not at the end of the stream. */
+export function cut(reset?: AgentstreamError): AgentstreamError {
+  return new AgentstreamError("the stream ended before the session did", Code.Unavailable, reset);
 }
 
 function broken(message: string): AgentstreamError {

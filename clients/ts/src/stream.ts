@@ -1,7 +1,7 @@
 import { setTimeout as wait } from "node:timers/promises";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { create } from "@bufbuild/protobuf";
-import type { Client as Calls } from "@connectrpc/connect";
+import { Code, type Client as Calls } from "@connectrpc/connect";
 import {
   type AgentService,
   type Event,
@@ -121,6 +121,7 @@ export class EventStream implements AsyncIterable<Event> {
       if (this.#closing.signal.aborted && !(error instanceof Broken)) return;
       if (error instanceof Broken) throw error.reason;
       failure = errorFrom(error);
+      if (isReset(failure)) failure = cut(failure);
     }
     this.#drop();
     await this.#reconnect(failure);
@@ -163,6 +164,14 @@ export class EventStream implements AsyncIterable<Event> {
     this.#options.onReconnect?.(failure, delay);
     await (this.#options.sleep ?? sleep)(delay, this.#closing.signal);
   }
+}
+
+/**
+ * Whether something reset the stream or its connection, which this side did not: it would be over.
+ * Connect's transport says CANCELED and ABORTED for that; the daemon says a reason with its codes.
+ */
+function isReset({ code, reason }: AgentstreamError): boolean {
+  return reason === "" && (code === Code.Canceled || code === Code.Aborted);
 }
 
 /** Carries what the stream itself is at fault for past the handling of failed calls. */

@@ -116,7 +116,8 @@ async function drain(stream: EventStream): Promise<number[]> {
   return sequences;
 }
 
-for (const code of [Code.Unavailable, Code.Internal]) {
+// What Connect says when the stream or the connection is reset is CANCELED and ABORTED.
+for (const code of [Code.Unavailable, Code.Internal, Code.Canceled, Code.Aborted]) {
   test(`resumes after the last event on ${Code[code]}`, async () => {
     const { follow, requests, tokens, waits } = play(
       { responses: [opened(), batch(1, 2)], error: lost(code) },

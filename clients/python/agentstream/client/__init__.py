@@ -1,8 +1,9 @@
 """Client of the agentstream daemon: typed stubs, typed errors, a stream that survives cuts.
 
     with connect("127.0.0.1:50051") as client:
-        session = client.stub.CreateSession(...).session
-        with client.follow(session.session_id) as events:
+        session = client.create(SessionConfig(agent="claude", working_directory="/srv/project"))
+        with session.follow() as events:
+            session.send("What is in this directory?")
             for event in events:
                 ...
 
@@ -11,6 +12,7 @@
 """
 
 from agentstream.client.aio import AsyncClient, AsyncEventStream, connect_aio
+from agentstream.client.channel import DEFAULT_ADDRESS
 from agentstream.client.errors import (
     AgentstreamError,
     AlreadyExists,
@@ -39,13 +41,17 @@ from agentstream.client.errors import (
     typed_errors,
 )
 from agentstream.client.resume import Backoff
+from agentstream.client.session import Answer, AsyncSession, Session
 from agentstream.client.sync import Client, EventStream, connect
 
 __all__ = [
+    "DEFAULT_ADDRESS",
     "AgentstreamError",
     "AlreadyExists",
+    "Answer",
     "AsyncClient",
     "AsyncEventStream",
+    "AsyncSession",
     "Backoff",
     "Client",
     "DeadlineExceeded",
@@ -61,6 +67,7 @@ __all__ = [
     "RequestAlreadyResolved",
     "ResourceExhausted",
     "SequenceInFuture",
+    "Session",
     "SessionDeleted",
     "SessionEnded",
     "SessionNotFound",

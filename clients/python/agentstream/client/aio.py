@@ -15,8 +15,9 @@ from agentstream.client.channel import (
     channel_options,
     token_metadata,
 )
-from agentstream.client.errors import AgentstreamError, error_from
+from agentstream.client.errors import AgentstreamError, error_from, typed_errors
 from agentstream.client.resume import Backoff, Cursor
+from agentstream.client.session import AsyncSession, creation
 from agentstream.v1 import event_pb2, service_pb2, session_pb2
 from agentstream.v1.service_pb2_grpc import AgentServiceStub
 
@@ -88,6 +89,16 @@ class AsyncClient:
         )
         cursor = Cursor(request, backoff or Backoff())
         return AsyncEventStream(self.stub, cursor, sleep=sleep, on_reconnect=on_reconnect)
+
+    async def create(self, config: session_pb2.SessionConfig, session_id: str = "") -> AsyncSession:
+        """The same as `Client.create`."""
+        with typed_errors():
+            made = (await self.stub.CreateSession(creation(config, session_id))).session
+        return self.session(made.session_id)
+
+    def session(self, session_id: str) -> AsyncSession:
+        """Short calls for a session."""
+        return AsyncSession(self, session_id)
 
     async def close(self) -> None:
         """Close the connection; calls that run are cancelled."""

@@ -15,8 +15,9 @@ from agentstream.client.channel import (
     channel_options,
     token_metadata,
 )
-from agentstream.client.errors import AgentstreamError, error_from
+from agentstream.client.errors import AgentstreamError, error_from, typed_errors
 from agentstream.client.resume import Backoff, Cursor
+from agentstream.client.session import Session, creation
 from agentstream.v1 import event_pb2, service_pb2, session_pb2
 from agentstream.v1.service_pb2_grpc import AgentServiceStub
 
@@ -110,6 +111,19 @@ class Client:
         )
         cursor = Cursor(request, backoff or Backoff())
         return EventStream(self.stub, cursor, sleep=sleep, on_reconnect=on_reconnect)
+
+    def create(self, config: session_pb2.SessionConfig, session_id: str = "") -> Session:
+        """Create a session; an id, made up where none is given, lets the call be repeated.
+
+        Raises `AgentstreamError`.
+        """
+        with typed_errors():
+            made = self.stub.CreateSession(creation(config, session_id)).session
+        return self.session(made.session_id)
+
+    def session(self, session_id: str) -> Session:
+        """Short calls for a session."""
+        return Session(self, session_id)
 
     def close(self) -> None:
         """Close the connection; calls that run are cancelled."""

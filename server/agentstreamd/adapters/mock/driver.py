@@ -80,8 +80,11 @@ class MockDriver(Driver):
         """See Driver."""
         try:
             refusal = await self._acknowledged("steer", _prompt(prompt))
-        except (ProcessError, TimeoutError) as error:
-            raise NotDelivered("The mock agent did not take the message.") from error
+        except ProcessError as error:
+            raise NotDelivered("The mock agent is gone.") from error
+        except TimeoutError as error:
+            message = "The mock agent did not take the message in time."
+            raise AgentFailed(message, error_pb2.ERROR_CODE_AGENT_PROTOCOL) from error
         if refusal:
             raise NotDelivered(refusal)
 

@@ -1,0 +1,21 @@
+module agentstream.dev/conformance
+
+go 1.26.0
+
+require (
+	agentstream.dev/go v0.1.0
+	agentstream.dev/go/client v0.1.0
+	google.golang.org/grpc v1.85.0
+	google.golang.org/protobuf v1.36.12
+)
+
+require (
+	golang.org/x/net v0.60.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/text v0.42.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
+)
+
+replace agentstream.dev/go => ../../../generated/go
+
+replace agentstream.dev/go/client => ../../../clients/go
