@@ -262,6 +262,35 @@ async def list_services(server: Running) -> list[str]:
     raise AssertionError("no answer")
 
 
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        SERVICE,
+        f"{SERVICE}.Respond",
+        "agentstream.v1.Event",
+        "agentstream.v1.Event.payload",
+        "agentstream.v1.Event.sequence",
+        "agentstream.v1.ErrorReason",
+    ],
+)
+async def test_reflection_finds_the_file_of_each_symbol(server: Running, symbol: str) -> None:
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+    async for response in stub.ServerReflectionInfo(iter([request])):
+        assert response.file_descriptor_response.file_descriptor_proto
+        return
+    raise AssertionError("no answer")
+
+
+async def test_reflection_does_not_find_what_is_not_there(server: Running) -> None:
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    for symbol in (f"{SERVICE}.Nothing", "agentstream.v1.Event.nothing", "nothing.Respond"):
+        request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+        async for response in stub.ServerReflectionInfo(iter([request])):
+            assert response.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+            break
+
+
 async def test_reflection_lists_the_service_unless_turned_off(
     server: Running, sessions: FakeSessions
 ) -> None:

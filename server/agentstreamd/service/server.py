@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
+from . import reflection
 from .auth import TokenAuth
 from .edge import Edge
 from .listen import Address, ListenError
@@ -69,7 +69,7 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if settings.reflection:
             names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self._server)
+            reflection.enable(names, self._server)
         self._addresses: list[Address] = []
 
     @property
