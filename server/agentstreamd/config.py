@@ -55,6 +55,8 @@ class Config:
     reflection: bool
     tls_certificate_file: Path | None
     tls_key_file: Path | None
+    tls_client_ca_file: Path | None
+    insecure_behind_mesh: bool
     token_file: Path | None
     drain_timeout_seconds: float
     progress_interval_seconds: float
@@ -139,6 +141,8 @@ def _check_together(config: Config) -> None:
     if (config.tls_certificate_file is None) != (config.tls_key_file is None):
         missing = "tls_key_file" if config.tls_key_file is None else "tls_certificate_file"
         raise ConfigError(f"TLS needs both a certificate and a key: {missing} is not set.")
+    if config.tls_client_ca_file is not None and config.tls_certificate_file is None:
+        raise ConfigError("tls_client_ca_file needs TLS: tls_certificate_file is not set.")
 
 
 class _Parser(argparse.ArgumentParser):

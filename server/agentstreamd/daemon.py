@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import signal
-import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +15,14 @@ import uvloop
 from agentstreamd import logs
 from agentstreamd.adapters import registry
 from agentstreamd.adapters.base import Adapter, HostContext
-from agentstreamd.config import Config, ConfigError, environment_of
+from agentstreamd.config import Config, environment_of
 from agentstreamd.events import EventLogConfig, EventLogError, SqliteEventLog
 from agentstreamd.process import ProcessError, ProcessHost, sweep_leftovers
 from agentstreamd.service.auth import TokenAuth, TokenError
 from agentstreamd.service.listen import Address, ListenError
-from agentstreamd.service.server import Server, ServerSettings, read_pem
+from agentstreamd.service.server import Server, ServerSettings
 from agentstreamd.service.stream import StreamSettings
+from agentstreamd.service.tls import Certificates, TlsError, TlsFiles
 from agentstreamd.sessions.config import SessionsConfig
 from agentstreamd.sessions.manager import SessionManager
 
@@ -65,31 +65,33 @@ def run(config: Config) -> int:
 
 def server_settings(config: Config, environment: Mapping[str, str]) -> ServerSettings:
     """What the server gets. Raises StartError for files that can't be used, and for an address
-    that others could reach without TLS and a token.
+    that others could reach without TLS and a token or certificates of clients.
     """
     addresses = [Address.parse(text) for text in config.listen]
-    certificate = key = b""
-    auth = None
+    tls = auth = None
     try:
         if config.tls_certificate_file is not None and config.tls_key_file is not None:
-            _check_tls(config.tls_certificate_file, config.tls_key_file)
-            certificate = read_pem(config.tls_certificate_file)
-            key = read_pem(config.tls_key_file)
+            tls = Certificates(
+                TlsFiles(
+                    config.tls_certificate_file, config.tls_key_file, config.tls_client_ca_file
+                )
+            )
         if config.token_file is not None:
             auth = TokenAuth.from_file(config.token_file)
-    except (ConfigError, ListenError, TokenError) as error:
+    except (TlsError, TokenError) as error:
         raise StartError(str(error), EXIT_SETTINGS) from error
+    safe = tls is not None and (auth is not None or tls.asks_clients)
     for address in addresses:
-        if not address.local and not (certificate and auth):
+        if not (address.local or safe or config.insecure_behind_mesh):
             raise StartError(
                 f"Refusing to listen on {address}: off loopback the daemon needs TLS "
-                "(tls_certificate_file, tls_key_file) and a token (token_file).",
+                "(tls_certificate_file, tls_key_file) and a token (token_file) or clients' "
+                "certificates (tls_client_ca_file).",
                 EXIT_SETTINGS,
             )
     return ServerSettings(
         listen=addresses,
-        tls_certificate=certificate,
-        tls_key=key,
+        tls=tls,
         auth=auth,
         reflection=config.reflection,
         streams=StreamSettings(
@@ -97,20 +99,6 @@ def server_settings(config: Config, environment: Mapping[str, str]) -> ServerSet
             max_streams=config.max_streams,
         ),
     )
-
-
-def _check_tls(certificate: Path, key: Path) -> None:
-    try:
-        # Without the password it would ask for one on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"{certificate} and {key} are not a PEM certificate and its unencrypted key."
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"The TLS files {certificate} and {key} can't be read: {error.strerror}."
-        ) from error
 
 
 async def _serve(config: Config, settings: ServerSettings) -> None:

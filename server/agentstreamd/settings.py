@@ -213,6 +213,19 @@ SETTINGS = (
     Setting("tls_certificate_file", _path, None, "PEM certificate chain, for TLS on TCP", "FILE"),
     Setting("tls_key_file", _path, None, "PEM private key of the certificate", "FILE"),
     Setting(
+        "tls_client_ca_file",
+        _path,
+        None,
+        "PEM certificates of authorities; clients must have a certificate of one of them (mTLS)",
+        "FILE",
+    ),
+    Setting(
+        "insecure_behind_mesh",
+        boolean,
+        False,
+        "listen off loopback without TLS or a token: only where a mesh encrypts and lets in",
+    ),
+    Setting(
         "token_file",
         _path,
         None,

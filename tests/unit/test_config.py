@@ -77,7 +77,7 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_can_be_set_by_flag_and_variable(setting: Any) -> None:
-    text = {
+    text: str = {
         "listen": "127.0.0.1:1",
         "log_level": "error",
         "log_format": "json",
@@ -88,13 +88,16 @@ def test_every_setting_can_be_set_by_flag_and_variable(setting: Any) -> None:
         "agent_executables": "claude=/bin/claude",
         "tls_certificate_file": "/c",
         "tls_key_file": "/k",
+        "insecure_behind_mesh": "true",
     }.get(setting.name, "3")
     pair = {
-        "tls_certificate_file": "--tls-key-file=/k",
-        "tls_key_file": "--tls-certificate-file=/c",
+        "tls_certificate_file": ["--tls-key-file=/k"],
+        "tls_key_file": ["--tls-certificate-file=/c"],
+        "tls_client_ca_file": ["--tls-certificate-file=/c", "--tls-key-file=/k"],
     }
-    more = [pair[setting.name]] if setting.name in pair else []
-    flag = "--no-reflection" if setting.name == "reflection" else f"{setting.flag}={text}"
+    more = pair.get(setting.name, [])
+    switches = {"reflection": "--no-reflection", "insecure_behind_mesh": "--insecure-behind-mesh"}
+    flag = switches.get(setting.name, f"{setting.flag}={text}")
     by_flag = load([flag, *more], HOME).config
     by_variable = load(more, {**HOME, setting.variable: text}).config
     default = load([], HOME).config
@@ -122,6 +125,7 @@ def test_addresses_add_up_within_a_source_and_replace_across() -> None:
         ([], {"AGENTSTREAM_DATADIR": "/x"}, "Did you mean AGENTSTREAM_DATA_DIR?"),
         (["--config", "/nonexistent.toml"], {}, "/nonexistent.toml can't be read"),
         (["--tls-key-file", "/k"], {}, "tls_certificate_file is not set"),
+        (["--tls-client-ca-file", "/a"], {}, "tls_certificate_file is not set"),
         (["--agent-executables", "claude"], {}, "NAME=PATH"),
     ],
 )

@@ -5,9 +5,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import grpc
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -18,6 +16,7 @@ from .listen import Address, ListenError
 from .methods import SERVICE_NAME, handlers
 from .ports import Sessions
 from .stream import EventStreams, StreamSettings
+from .tls import Certificates
 
 MAX_RECEIVE_MESSAGE_BYTES = 68 * 1024 * 1024
 """A request may have 64 MiB of content."""
@@ -42,16 +41,14 @@ class ServerSettings:
 
     Attributes:
         listen: Addresses; at least one.
-        tls_certificate: PEM certificate chain; with `tls_key` for TLS on all TCP addresses.
-        tls_key: PEM private key.
+        tls: Certificates, for TLS on all TCP addresses; None for none.
         auth: Checks tokens; None lets everybody in.
         reflection: Offer server reflection.
         streams: How event streams behave.
     """
 
     listen: Sequence[Address]
-    tls_certificate: bytes = b""
-    tls_key: bytes = field(default=b"", repr=False)
+    tls: Certificates | None = None
     auth: TokenAuth | None = None
     reflection: bool = True
     streams: StreamSettings = field(default_factory=StreamSettings)
@@ -110,11 +107,9 @@ class Server:
                     self._server.add_insecure_port(str(address))
                 address.path.chmod(0o600)
                 return address
-            if self._settings.tls_certificate:
-                pair = (self._settings.tls_key, self._settings.tls_certificate)
-                port = self._server.add_secure_port(
-                    str(address), grpc.ssl_server_credentials([pair])
-                )
+            if self._settings.tls is not None:
+                credentials = self._settings.tls.credentials()
+                port = self._server.add_secure_port(str(address), credentials)
             else:
                 port = self._server.add_insecure_port(str(address))
         except (RuntimeError, OSError) as error:
@@ -130,11 +125,3 @@ def _private_files() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def read_pem(path: Path) -> bytes:
-    """Read a certificate or key file. Raises ListenError."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ListenError(f"The file {path} can't be read: {error.strerror}.") from error
