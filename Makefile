@@ -44,7 +44,7 @@ $(STAMP): requirements.lock pyproject.toml
 lock: ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade: to their newest versions)
 	@test -x $(LOCK_VENV)/bin/pip-compile \
 		|| { $(PYTHON) -m venv $(LOCK_VENV) && $(LOCK_VENV)/bin/pip install --quiet pip-tools==7.6.2; }
-	@$(LOCK_VENV)/bin/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe \
+	@$(LOCK_VENV)/bin/pip-compile --quiet --extra dev --extra telemetry --generate-hashes --strip-extras --allow-unsafe \
 		--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
 		--output-file requirements.lock $(ARGS) pyproject.toml
 	@$(LOCK_VENV)/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-annotate \

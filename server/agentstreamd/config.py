@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentstreamd import __version__
+from agentstreamd.service.listen import Address
 from agentstreamd.settings import SETTINGS
 
 PREFIX = "AGENTSTREAM_"
@@ -58,6 +59,7 @@ class Config:
     tls_client_ca_file: Path | None
     insecure_behind_mesh: bool
     token_file: Path | None
+    metrics_listen: str | None
     drain_timeout_seconds: float
     progress_interval_seconds: float
     agent_environment: tuple[str, ...]
@@ -141,6 +143,12 @@ def _check_together(config: Config) -> None:
     if (config.tls_certificate_file is None) != (config.tls_key_file is None):
         missing = "tls_key_file" if config.tls_key_file is None else "tls_certificate_file"
         raise ConfigError(f"TLS needs both a certificate and a key: {missing} is not set.")
+    listen = config.metrics_listen
+    if listen and not (Address.parse(listen).local or config.insecure_behind_mesh):
+        raise ConfigError(
+            f"metrics_listen is {listen}: metrics are served without a token, so only on loopback, "
+            "or behind a mesh (insecure_behind_mesh)."
+        )
     if config.tls_client_ca_file is not None and config.tls_certificate_file is None:
         raise ConfigError("tls_client_ca_file needs TLS: tls_certificate_file is not set.")
 

@@ -7,8 +7,9 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -20,11 +21,15 @@ from agentstreamd.events import EventLogConfig, EventLogError, SqliteEventLog
 from agentstreamd.process import ProcessError, ProcessHost, sweep_leftovers
 from agentstreamd.service.auth import TokenAuth, TokenError
 from agentstreamd.service.listen import Address, ListenError
+from agentstreamd.service.methods import SERVICE_NAME
 from agentstreamd.service.server import Server, ServerSettings
 from agentstreamd.service.stream import StreamSettings
 from agentstreamd.service.tls import Certificates, TlsError, TlsFiles
 from agentstreamd.sessions.config import SessionsConfig
 from agentstreamd.sessions.manager import SessionManager
+
+if TYPE_CHECKING:
+    from agentstreamd.telemetry import Telemetry
 
 EXIT_OK = 0
 EXIT_FAULT = 1
@@ -33,6 +38,7 @@ EXIT_DATA_DIR = 3
 EXIT_LISTEN = 4
 
 _CALL_GRACE_SECONDS = 1.0
+_OTLP = "OTEL_EXPORTER_OTLP_"
 _STOP_RESERVE = 0.25
 """Part of the drain timeout that is kept for what comes after the sessions."""
 
@@ -52,8 +58,9 @@ def run(config: Config) -> int:
     logs.set_up(config.log_level, config.log_format)
     try:
         settings = server_settings(config, os.environ)
+        telemetry = _telemetry(config)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, settings))
+            runner.run(_serve(config, settings, telemetry))
     except StartError as error:
         print(f"agentstreamd: {error}", file=sys.stderr)
         return error.code
@@ -101,10 +108,37 @@ def server_settings(config: Config, environment: Mapping[str, str]) -> ServerSet
     )
 
 
-async def _serve(config: Config, settings: ServerSettings) -> None:
+def _telemetry(config: Config) -> "Telemetry | None":
+    """What watches the daemon; None where nobody asks for it."""
+    listen = config.metrics_listen or ""
+    if not (listen or any(name.startswith(_OTLP) for name in os.environ)):
+        return None
+    try:
+        # Its packages are many, and nothing else needs them.
+        from agentstreamd import telemetry
+    except ImportError as error:
+        raise StartError(
+            f"Telemetry needs a package that is not installed ({error.name}): install "
+            "agentstream[telemetry].",
+            EXIT_SETTINGS,
+        ) from error
+    if not telemetry.wanted(os.environ, listen):
+        return None
+    try:
+        return telemetry.Telemetry(os.environ, SERVICE_NAME, listen)
+    except telemetry.TelemetryError as error:
+        raise StartError(str(error), EXIT_LISTEN) from error
+
+
+async def _serve(config: Config, settings: ServerSettings, telemetry: "Telemetry | None") -> None:
     stop = _StopSignals()
-    async with _parts(config) as manager:
-        server = Server(manager, settings)
+    async with _parts(config, telemetry) as manager:
+        server = Server(manager, settings, telemetry.calls if telemetry else None)
+        if telemetry is not None:
+            telemetry.gauges.streams_open = lambda: server.streams.count
+            telemetry.gauges.events_delivered = lambda: server.streams.delivered
+            if telemetry.metrics_address:
+                _log.info("metrics", extra={"address": telemetry.metrics_address})
         try:
             try:
                 await server.start()
@@ -124,6 +158,8 @@ async def _serve(config: Config, settings: ServerSettings) -> None:
                 _log.warning("sessions did not stop in time; their agents are killed")
         finally:
             await server.stop(_CALL_GRACE_SECONDS)
+    if telemetry is not None:
+        await asyncio.to_thread(telemetry.stop)
     _log.info("stopped")
 
 
@@ -150,11 +186,11 @@ class _StopSignals:
 
 
 @contextlib.asynccontextmanager
-async def _parts(config: Config) -> AsyncIterator[SessionManager]:
+async def _parts(config: Config, telemetry: "Telemetry | None") -> AsyncIterator[SessionManager]:
     """Everything below the server, started; stopped at the end, in the opposite order."""
     environment = environment_of(os.environ, config.agent_environment)
     async with contextlib.AsyncExitStack() as stack:
-        log = await _open_log(config)
+        log = await _open_log(config, telemetry.appended if telemetry else None)
         stack.push_async_callback(log.close)
         # Only now: the log's lock makes sure that no other daemon lives on this directory.
         instance_id = _instance_id(config.data_dir)
@@ -184,7 +220,13 @@ async def _parts(config: Config) -> AsyncIterator[SessionManager]:
                 max_sessions_running=config.max_running_sessions,
                 max_queued_messages=config.max_queued_messages,
             ),
+            watch=telemetry.sessions.watch if telemetry else None,
         )
+        if telemetry is not None:
+            telemetry.gauges.sessions_loaded = lambda: manager.loaded
+            telemetry.gauges.turns_running = lambda: manager.running
+            telemetry.gauges.processes_running = lambda: len(processes.children)
+            telemetry.gauges.processes_started = lambda: processes.started
         try:
             await manager.start()
         except EventLogError as error:
@@ -192,14 +234,15 @@ async def _parts(config: Config) -> AsyncIterator[SessionManager]:
         yield manager
 
 
-async def _open_log(config: Config) -> SqliteEventLog:
+async def _open_log(config: Config, on_append: Callable[[float], None] | None) -> SqliteEventLog:
     _private_directory(config.data_dir)
     try:
         return await SqliteEventLog.open(
             EventLogConfig(
                 directory=config.data_dir / "events",
                 synchronous="FULL" if config.event_log_synchronous == "full" else "NORMAL",
-            )
+            ),
+            on_append=on_append,
         )
     except EventLogError as error:
         raise StartError(_sentence(error), EXIT_DATA_DIR) from error

@@ -133,6 +133,12 @@ def _path(value: object) -> Path:
     return Path(value).expanduser().absolute()
 
 
+def _metrics_address(value: object) -> str:
+    if not isinstance(value, str) or Address.parse(value).path is not None:
+        raise ValueError("must be host:port or [v6-address]:port")
+    return value
+
+
 def _strings(value: object) -> tuple[str, ...]:
     """A list of strings, or one; each is taken apart at commas."""
     texts = [value] if isinstance(value, str) else value
@@ -231,6 +237,14 @@ SETTINGS = (
         None,
         "file with the bearer token that all calls but health checks must carry",
         "FILE",
+    ),
+    Setting(
+        "metrics_listen",
+        _metrics_address,
+        None,
+        "host:port on which Prometheus scrapes metrics, of loopback unless insecure_behind_mesh; "
+        "port 0 picks one",
+        "HOST:PORT",
     ),
     Setting(
         "drain_timeout_seconds",

@@ -89,6 +89,7 @@ def test_every_setting_can_be_set_by_flag_and_variable(setting: Any) -> None:
         "tls_certificate_file": "/c",
         "tls_key_file": "/k",
         "insecure_behind_mesh": "true",
+        "metrics_listen": "127.0.0.1:0",
     }.get(setting.name, "3")
     pair = {
         "tls_certificate_file": ["--tls-key-file=/k"],

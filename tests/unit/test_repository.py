@@ -25,6 +25,7 @@ ALLOWED_IMPORTS = {
     "adapters": {"model", "process", CONTRACT},
     "process": set[str](),
     "laws": {"model", CONTRACT},
+    "telemetry": {"events", "model", CONTRACT},
     "model": {CONTRACT},
 }
 

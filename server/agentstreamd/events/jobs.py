@@ -16,6 +16,7 @@ class Job:
         future: resolved on the event loop, with `result` or `error`.
         size: bytes it takes of the queue.
         epoch: how many failed commits the event loop knew of when it was asked for.
+        asked: when it was asked for, by the event loop's clock.
         result: set by the writer.
         error: set by the writer where the job failed; then nothing of it was stored.
     """
@@ -24,6 +25,7 @@ class Job:
     future: asyncio.Future[int]
     size: int = 0
     epoch: int = 0
+    asked: float = 0.0
     result: int = 0
     error: Exception | None = None
 

@@ -41,8 +41,11 @@ _CURSOR = "s"
 class SqliteEventLog(EventLog):
     """See `EventLog`. Made by `open`, on the event loop that it is used on."""
 
-    def __init__(self, config: EventLogConfig) -> None:
+    def __init__(
+        self, config: EventLogConfig, on_append: Callable[[float], None] | None = None
+    ) -> None:
         self._config = config
+        self._on_append = on_append
         self._loop = asyncio.get_running_loop()
         self._live = LiveSessions(config.tail_session_bytes, config.tail_total_bytes)
         self._pages = PageCache(config.page_cache_bytes)
@@ -63,19 +66,24 @@ class SqliteEventLog(EventLog):
 
     @classmethod
     async def open(
-        cls, config: EventLogConfig, *, before_commit: Callable[[], None] | None = None
+        cls,
+        config: EventLogConfig,
+        *,
+        before_commit: Callable[[], None] | None = None,
+        on_append: Callable[[float], None] | None = None,
     ) -> Self:
         """Opens the log, and makes it where it is missing.
 
         `before_commit` is for tests: called in the writer thread before each commit, to slow it
-        down or make it fail.
+        down or make it fail. `on_append` is told of each append that became durable, and how many
+        seconds that took.
 
         Raises:
             DataDirInUse: somebody else has the directory open.
             SchemaTooNew: a newer program wrote the log.
             LogUnavailable: it can't be read or written.
         """
-        log = cls(config)
+        log = cls(config, on_append)
         try:
             await log._loop.run_in_executor(log._pool, log._connect, before_commit)
         except BaseException as error:
@@ -296,6 +304,7 @@ class SqliteEventLog(EventLog):
             return job.future
         job.size = size + _JOB_BYTES
         job.epoch = self._epoch
+        job.asked = self._loop.time()
         self._line.append(job)
         self._admit()
         return job.future
@@ -327,6 +336,8 @@ class SqliteEventLog(EventLog):
                 job.future.set_exception(job.error)
             else:
                 job.future.set_result(job.result)
+                if self._on_append is not None and isinstance(job, AppendJob):
+                    self._on_append(now - job.asked)
         self._admit()
 
     async def _session(self, session_id: str) -> Session:

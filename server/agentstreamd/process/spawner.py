@@ -98,6 +98,9 @@ class ProcessHost:
 
     ``instance_id`` marks the processes of this daemon run: letters, digits, ``.``, ``_``, ``-``.
     Keep it where the next run finds it, for ``sweep_leftovers``. One host serves one event loop.
+
+    Attributes:
+        started: How many processes were started so far.
     """
 
     def __init__(self, instance_id: str) -> None:
@@ -109,6 +112,7 @@ class ProcessHost:
         self._slots = asyncio.Semaphore(_CONCURRENT_STARTS)
         self._open_files = 0
         self._closed = False
+        self.started = 0
 
     @property
     def children(self) -> frozenset[ChildProcess]:
@@ -151,6 +155,7 @@ class ProcessHost:
             except BaseException:
                 child.abandon()
                 raise
+            self.started += 1
             return child
 
     async def close(self) -> None:

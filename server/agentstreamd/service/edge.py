@@ -15,6 +15,7 @@ from grpc import aio
 from .auth import TokenAuth
 from .errors import CallError, expected, internal
 from .methods import SERVICE_NAME, ClientGone, Handler, unknown
+from .ports import CallWatch, WatchCall
 
 _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
@@ -26,8 +27,9 @@ _OPEN = "/grpc.health.v1.Health/"
 class Edge(aio.ServerInterceptor):
     """The one interceptor: every handler goes through it, also the standard services'."""
 
-    def __init__(self, auth: TokenAuth | None) -> None:
+    def __init__(self, auth: TokenAuth | None, watch: WatchCall | None = None) -> None:
         self._auth = auth
+        self._watch = watch
 
     async def intercept_service(
         self,
@@ -38,10 +40,10 @@ class Edge(aio.ServerInterceptor):
         path = str(handler_call_details.method)
         handler = await continuation(handler_call_details) or unknown(path)
         auth = None if path.startswith(_OPEN) else self._auth
-        return _wrapped(handler, path, auth)
+        return _wrapped(handler, path, auth, self._watch)
 
 
-def _wrapped(handler: Any, path: str, auth: TokenAuth | None) -> Handler:
+def _wrapped(handler: Any, path: str, auth: TokenAuth | None, watch: WatchCall | None) -> Handler:
     if handler.response_streaming:
         behavior = handler.stream_stream or handler.unary_stream
     else:
@@ -54,11 +56,11 @@ def _wrapped(handler: Any, path: str, auth: TokenAuth | None) -> Handler:
     }[handler.request_streaming, handler.response_streaming]
 
     async def call(request: Any, context: Any) -> Any:
-        async with _Call(path, auth, context):
-            return await behavior(request, context)
+        async with _Call(path, auth, watch, context) as shown:
+            return await behavior(request, shown)
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-        async with _Call(path, auth, context):
+        async with _Call(path, auth, watch, context):
             async for response in behavior(request, context):
                 yield response
 
@@ -70,24 +72,46 @@ def _wrapped(handler: Any, path: str, auth: TokenAuth | None) -> Handler:
 class _Call:
     """One call, from its begin to its status."""
 
-    def __init__(self, path: str, auth: TokenAuth | None, context: Any) -> None:
+    def __init__(
+        self, path: str, auth: TokenAuth | None, watch: WatchCall | None, context: Any
+    ) -> None:
         self._path = path
         self._auth = auth
+        self._watch_call = watch
+        self._watch: CallWatch | None = None
         self._context = context
         self._started = 0.0
         self._request_id = ""
+        self._code = ""
+        self._reason: str | None = None
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Any:
         self._started = time.monotonic()
         metadata = tuple(self._context.invocation_metadata() or ())
         self._request_id = _request_id(metadata)
+        if self._watch_call is not None:
+            self._watch = self._watch_call(self._path, metadata, self._request_id)
         if self._auth is not None:
             try:
                 self._auth.check(metadata)
             except CallError as error:
-                await self._fail(error)
+                try:
+                    await self._fail(error)
+                finally:
+                    self._end_watch()
+        return self._context if self._watch is None else _Watched(self._context, self._watch)
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        try:
+            return await self._settle(error)
+        finally:
+            self._end_watch()
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.ended(self._code, self._reason)
+
+    async def _settle(self, error: BaseException | None) -> bool:
         match error:
             case None:
                 self._record("OK")
@@ -118,6 +142,7 @@ class _Call:
         await self._context.abort(error.status_code, status.message, details)
 
     def _record(self, code: str, reason: str | None = None) -> None:
+        self._code, self._reason = code, reason
         ours = self._path.startswith(f"/{SERVICE_NAME}/")
         level = logging.INFO if ours else logging.DEBUG
         if not _log.isEnabledFor(level):
@@ -128,10 +153,29 @@ class _Call:
             "duration_ms": round((time.monotonic() - self._started) * 1e3, 3),
             "peer": self._context.peer(),
             "request_id": self._request_id,
+            **(self._watch.fields if self._watch is not None else {}),
         }
         if reason is not None:
             extra["reason"] = reason
         _log.log(level, "call", extra=extra)
+
+
+class _Watched:
+    """The context of a call whose watcher is told of the first response."""
+
+    def __init__(self, context: Any, watch: CallWatch) -> None:
+        self._context = context
+        self._watch = watch
+        self._opened = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def write(self, response: Any) -> None:
+        await self._context.write(response)
+        if not self._opened:
+            self._opened = True
+            self._watch.opened()
 
 
 def _request_id(metadata: tuple[tuple[str, str | bytes], ...]) -> str:

@@ -1,5 +1,6 @@
 """What the service needs of the layers below it."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -60,3 +61,26 @@ class Sessions(Protocol):
 
     async def get_agent(self, name: str) -> agent_pb2.Agent:
         """Describe an agent."""
+
+
+class CallWatch(Protocol):
+    """Watches one call, from its begin on."""
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """What a line in the log says of it."""
+
+    def opened(self) -> None:
+        """The first response of a stream was sent."""
+
+    def ended(self, code: str, reason: str | None) -> None:
+        """The call has ended with a status, and the reason of a failure."""
+
+
+class WatchCall(Protocol):
+    """Gives who watches a call, by its path, metadata and request id; None for nobody."""
+
+    def __call__(
+        self, path: str, metadata: tuple[tuple[str, str | bytes], ...], request_id: str, /
+    ) -> CallWatch | None:
+        """Begin to watch a call."""

@@ -14,7 +14,7 @@ from .auth import TokenAuth
 from .edge import Edge
 from .listen import Address, ListenError
 from .methods import SERVICE_NAME, handlers
-from .ports import Sessions
+from .ports import Sessions, WatchCall
 from .stream import EventStreams, StreamSettings
 from .tls import Certificates
 
@@ -57,11 +57,13 @@ class ServerSettings:
 class Server:
     """Serves sessions over gRPC. Made on the event loop it runs on."""
 
-    def __init__(self, sessions: Sessions, settings: ServerSettings) -> None:
+    def __init__(
+        self, sessions: Sessions, settings: ServerSettings, watch: WatchCall | None = None
+    ) -> None:
         self._settings = settings
         self.streams = EventStreams(sessions, settings.streams)
         self._health = health.aio.HealthServicer()
-        self._server = aio.server(interceptors=[Edge(settings.auth)], options=_OPTIONS)
+        self._server = aio.server(interceptors=[Edge(settings.auth, watch)], options=_OPTIONS)
         self._server.add_generic_rpc_handlers((handlers(sessions, self.streams),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if settings.reflection:

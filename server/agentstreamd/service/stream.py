@@ -46,12 +46,18 @@ class StreamSettings:
 
 
 class EventStreams:
-    """All open event streams of the server."""
+    """All open event streams of the server.
+
+    Attributes:
+        settings: How they behave.
+        delivered: How many events were sent so far, on all of them.
+    """
 
     def __init__(self, sessions: Sessions, settings: StreamSettings) -> None:
         self._sessions = sessions
         self.settings = settings
         self._waiting: set[asyncio.Timeout] = set()
+        self.delivered = 0
         self._count = 0
         self._draining = False
 
@@ -187,6 +193,7 @@ class _Stream:
         self._cursor = batch.last_sequence
         if batch.count:
             await self._send(encode_batch(batch))
+            self._streams.delivered += batch.count
             self._told = batch.last_sequence
         if self._cursor >= self._reader.latest and (
             self._kinds is not None or _SESSION_ENDED_TAG in batch.data

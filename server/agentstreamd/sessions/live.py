@@ -87,6 +87,9 @@ class LiveSessions:
         """Put a session together. The caller holds its lock."""
         if self._closed:
             raise errors.draining()
+        if self._env.watch is not None:
+            watch = self._env.watch(parts.record.session_id, parts.config.agent)
+            parts.keeper.stamper.listener = watch
         runtime = SessionRuntime(parts, self._env, self._make_driver)
         live = Live(runtime, Interactions(runtime, self._env.log))
         runtime.on_idle = lambda: self.watch_idle(live)

@@ -20,7 +20,7 @@ from agentstreamd.sessions.live import LiveSessions
 from agentstreamd.sessions.loading import new_session, started_payload
 from agentstreamd.sessions.messages import send_message, update_settings
 from agentstreamd.sessions.paging import invalid_page_token, page_size
-from agentstreamd.sessions.parts import Environment
+from agentstreamd.sessions.parts import Environment, Watch
 from agentstreamd.sessions.runtime import SessionRuntime
 
 logger = logging.getLogger(__name__)
@@ -47,13 +47,17 @@ class SessionManager:
         config: SessionsConfig,
         now_ns: Callable[[], int] = time.time_ns,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        watch: Watch | None = None,
     ) -> None:
-        """Manage the sessions in `log`; `start` comes before anything else."""
+        """Manage the sessions in `log`; `start` comes before anything else.
+
+        `watch` gives who is shown every event of a session in memory.
+        """
         self.log = log
         self._agents = Agents(adapters)
         self._processes = processes
         self._config = config
-        self._environment = Environment(log, config, now_ns, new_id)
+        self._environment = Environment(log, config, now_ns, new_id, watch)
         self._live = LiveSessions(self._environment, self._make_driver)
         self._draining = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -83,6 +87,16 @@ class SessionManager:
             if await self.log.get_prefix(record.session_id, prefix):
                 return True
         return False
+
+    @property
+    def loaded(self) -> int:
+        """How many sessions are in memory."""
+        return len(self._live)
+
+    @property
+    def running(self) -> int:
+        """How many turns run."""
+        return self._live.running
 
     def start_draining(self) -> None:
         """Take no new work from now on."""

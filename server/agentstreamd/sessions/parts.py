@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agentstream.v1 import session_pb2
-from agentstreamd.events.log import EventLog
+from agentstream.v1 import event_pb2, session_pb2
+from agentstreamd.events.log import EventLog, Record
 from agentstreamd.sessions.config import SessionsConfig
 from agentstreamd.sessions.journal import Journal
 from agentstreamd.sessions.keeper import StreamKeeper
 from agentstreamd.sessions.stored import Queued
+
+Watch = Callable[[str, str], Callable[[event_pb2.Event, Record], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +22,14 @@ class Environment:
         config: Settings of the sessions layer.
         now_ns: The time, Unix nanoseconds.
         new_id: Makes ids that were never used before.
+        watch: Gives who is shown every event of a session, by its id and agent; None for nobody.
     """
 
     log: EventLog
     config: SessionsConfig
     now_ns: Callable[[], int]
     new_id: Callable[[], str]
+    watch: Watch | None = None
 
 
 @dataclass(slots=True)
