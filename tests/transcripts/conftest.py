@@ -4,7 +4,7 @@ import pytest
 
 from tools.transcripts import Process, scenarios
 
-SPOILED = ("amp", "claude", "opencode")
+SPOILED = ("amp", "claude", "codex", "opencode")
 """Agents whose messages are spoiled, to show that no oddity of theirs breaks a law. Not the mock
 agent: what it says is taken as it is, so that tests of clients can break a law if they want to.
 """

@@ -177,6 +177,8 @@ class CodexNormalizer(Normalizer):
             return self._on_request(message, place)
         handler = self._handlers.get(message.method)
         if handler is not None:
+            if message.method.startswith("item/") and not _item_id(message):
+                return [unparsed(message.line, "an item without an id")]
             return handler(message, place, raw)
         drafts = self._status.on_known(message, place)
         if drafts is not None:
@@ -373,3 +375,11 @@ class CodexNormalizer(Normalizer):
         for thread_id in self.threads.waiting:
             drafts += self._adopt(thread_id, self._maker_of_child())
         return drafts
+
+
+def _item_id(message: Message) -> str:
+    """The id of the item that a message is about; empty where it has none."""
+    params = message.params
+    if message.method in ("item/started", "item/completed"):
+        return text_in(as_object(params.get("item")), "id")
+    return text_in(params, "itemId")
