@@ -5,6 +5,7 @@ starts on the same data and address. Envoy and the clients outlive that.
 """
 
 import asyncio
+import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -121,10 +122,13 @@ class Load:
                 when_busy=service_pb2.WHEN_BUSY_QUEUE,
             )
             request.parts.add(text=f"say number {self.sent}\ntool Bash {{}} => done")
-            await served(lambda made=request: self.client.stub.SendMessage(made, timeout=DEADLINE))
+            await served(functools.partial(self._sent, request))
             self.sent += 1
             self.news.set()
             await asyncio.sleep(PAUSE)
+
+    async def _sent(self, request: service_pb2.SendMessageRequest) -> None:
+        await self.client.stub.SendMessage(request, timeout=DEADLINE)
 
     async def read(self) -> None:
         """Follow the session to its end."""

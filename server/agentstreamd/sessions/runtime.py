@@ -129,7 +129,10 @@ class SessionRuntime:
         return shown
 
     def check_live(self) -> None:
-        """Refuse work on a session that has ended or a log that is out."""
+        """Refuse work on a session that has ended or is let go of, or a log that is out."""
+        if self._unloading and not self.keeper.ended:
+            # Not the session's end: the client may come back with it.
+            raise self._refusal
         if self.keeper.ended or self.seat.closing:
             raise session_ended(self.session_id)
         if self.journal.failure is not None:
