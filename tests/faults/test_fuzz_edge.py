@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import descriptor, message_factory
-from google.protobuf.message import Message
 from grpc import aio
 
 from agentstream.v1 import service_pb2
@@ -36,6 +35,7 @@ def value(field: descriptor.FieldDescriptor, chance: random.Random, depth: int) 
     """A value that the type of a field can hold."""
     match field.cpp_type:
         case descriptor.FieldDescriptor.CPPTYPE_MESSAGE:
+            assert field.message_type is not None
             return filled(field.message_type, chance, depth + 1)
         case descriptor.FieldDescriptor.CPPTYPE_STRING:
             if field.type == descriptor.FieldDescriptor.TYPE_BYTES:
@@ -51,7 +51,7 @@ def value(field: descriptor.FieldDescriptor, chance: random.Random, depth: int) 
             return chance.choice(INTEGERS)
 
 
-def filled(kind: descriptor.Descriptor, chance: random.Random, depth: int = 0) -> Message:
+def filled(kind: descriptor.Descriptor, chance: random.Random, depth: int = 0) -> Any:
     """A message of a type with some of its fields set."""
     made: Any = message_factory.GetMessageClass(kind)()
     for field in kind.fields:
