@@ -24,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock generate drift lint ruff mypy buf go ts format system agents grpcurl mesh clients test test-unit faults demo bench clean
+.PHONY: help setup lock generate drift lint ruff mypy buf go ts format system agents grpcurl mesh clients web test test-unit faults demo bench clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -57,7 +57,7 @@ $(GO_PLUGINS): tools/go/go.mod tools/go/go.sum
 	@cd tools/go && GOBIN=$(CURDIR)/.cache/bin GOFLAGS=-modcacherw go install tool
 	@touch $@
 
-$(NODE_MODULES): package.json package-lock.json $(wildcard generated/ts/package.json clients/ts/package.json tests/clients/ts/package.json)
+$(NODE_MODULES): package.json package-lock.json $(wildcard generated/ts/package.json clients/ts/package.json clients/web/package.json tests/clients/ts/package.json)
 	@echo "setup: node_modules, from package-lock.json"
 	@npm ci --silent
 	@touch $@
@@ -92,8 +92,9 @@ go:
 
 ts: $(NODE_MODULES)
 	@echo "lint: ts"
-	@npx biome check --error-on-warnings clients/ts tests/clients/ts
+	@npx biome check --error-on-warnings clients/ts clients/web tests/clients/ts
 	@npx tsc --project clients/ts
+	@npx tsc --project clients/web
 	@npx tsc --project tests/clients/ts
 
 format: $(STAMP) $(NODE_MODULES) ## format and fix what can be fixed
@@ -101,7 +102,7 @@ format: $(STAMP) $(NODE_MODULES) ## format and fix what can be fixed
 	@$(BIN)/ruff format $(PY_DIRS)
 	@$(BIN)/buf format --write
 	@gofmt -w clients/go tests/clients/go
-	@npx biome check --write clients/ts tests/clients/ts
+	@npx biome check --write clients/ts clients/web tests/clients/ts
 
 system: ## install the system packages that tests need (apt, as root; else says what is missing)
 	@tools/system_packages.sh $(SYSTEM_PACKAGES)
@@ -130,7 +131,10 @@ clients: $(NODE_MODULES) ## build the clients in Go and TypeScript, and their co
 	@npx tsc --project clients/ts
 	@npx tsc --project tests/clients/ts
 
-test: $(STAMP) system agents grpcurl mesh clients ## run all tests (ARGS=... goes to pytest)
+web: clients ## build the page for browsers into clients/web/dist
+	@npm run --silent --workspace clients/web build
+
+test: $(STAMP) system agents grpcurl mesh clients web ## run all tests (ARGS=... goes to pytest)
 	@$(PYTEST) $(ARGS)
 
 test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)
