@@ -61,6 +61,7 @@ class Config:
     token_file: Path | None
     metrics_listen: str | None
     drain_timeout_seconds: float
+    drain_notice_seconds: float
     progress_interval_seconds: float
     agent_environment: tuple[str, ...]
     agent_executables: Mapping[str, str]
@@ -149,6 +150,8 @@ def _check_together(config: Config) -> None:
             f"metrics_listen is {listen}: metrics are served without a token, so only on loopback, "
             "or behind a mesh (insecure_behind_mesh)."
         )
+    if config.drain_notice_seconds > config.drain_timeout_seconds / 2:
+        raise ConfigError("drain_notice_seconds is more than half of drain_timeout_seconds.")
     if config.tls_client_ca_file is not None and config.tls_certificate_file is None:
         raise ConfigError("tls_client_ca_file needs TLS: tls_certificate_file is not set.")
 

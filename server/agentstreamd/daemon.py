@@ -148,6 +148,7 @@ async def _serve(config: Config, settings: ServerSettings, telemetry: "Telemetry
             await stop.wait()
             _log.info("draining")
             timeout = config.drain_timeout_seconds
+            noticed = asyncio.get_running_loop().time() + config.drain_notice_seconds
             try:
                 # What lies beyond the sessions has bounds of its own, which fit in the reserve.
                 async with asyncio.timeout(timeout * (1 - _STOP_RESERVE)):
@@ -156,6 +157,9 @@ async def _serve(config: Config, settings: ServerSettings, telemetry: "Telemetry
                     await manager.drain()
             except TimeoutError:
                 _log.warning("sessions did not stop in time; their agents are killed")
+            # A call that arrives as the connections close gets CANCELLED, which tells its client
+            # nothing: before that, whoever looks at health sends no more of them.
+            await asyncio.sleep(noticed - asyncio.get_running_loop().time())
         finally:
             await server.stop(_CALL_GRACE_SECONDS)
     if telemetry is not None:

@@ -254,6 +254,14 @@ SETTINGS = (
         "SECONDS",
     ),
     Setting(
+        "drain_notice_seconds",
+        _seconds(0, 60),
+        0.0,
+        "while it drains it answers for this long at least, so that balancers see NOT_SERVING and "
+        "send nothing more, in seconds; at most half of drain_timeout_seconds",
+        "SECONDS",
+    ),
+    Setting(
         "progress_interval_seconds",
         _seconds(0.01, 10),
         8.0,

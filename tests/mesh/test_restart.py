@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import grpc
 import pytest
 
 from agentstream.client import (
-    AgentstreamError,
     AsyncClient,
     AsyncSession,
     Backoff,
@@ -27,7 +25,7 @@ from agentstream.v1 import error_pb2, event_pb2, service_pb2
 from agentstreamd.laws import check
 from agentstreamd.service.tls import Certificates as ServerCertificates
 from agentstreamd.service.tls import TlsFiles
-from tests.mesh.conftest import TOKEN, Mesh
+from tests.mesh.conftest import TOKEN, meshed
 from tests.mesh.test_envoy import LIST, new_session
 from tests.support.envoy import Certificates, envoy
 from tests.support.grpc_edge import running
@@ -39,6 +37,8 @@ Answer = TypeVar("Answer")
 SESSIONS = 4
 READERS = 2
 RESTARTS = 2
+NOTICE = 2.5
+"""Envoy looks at health every second."""
 PAUSE = 0.02
 """Between messages, in seconds: about as many as are carried out."""
 # Patient: while a loaded machine starts a daemon, attempts fail at once.
@@ -82,10 +82,8 @@ async def served(call: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             with typed_errors():
                 return await call()
-        except AgentstreamError as error:
-            # CANCELLED is what a call gets that reaches a server as it closes its connections.
-            if error.code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-                raise
+        except Unavailable:
+            pass
         await asyncio.sleep(PAUSE)
 
 
@@ -168,11 +166,12 @@ class Load:
 
 
 async def test_clients_notice_nothing_of_a_rolling_restart_but_latency(
-    mesh: Mesh, tmp_path: Path
+    tmp_path: Path, certificates: Certificates
 ) -> None:
     stop = asyncio.Event()
     async with (
         asyncio.timeout(DEADLINE),
+        meshed(tmp_path, certificates, f"--drain-notice-seconds={NOTICE}") as mesh,
         mesh.envoy.client(TOKEN) as client,
         asyncio.TaskGroup() as readers,
     ):

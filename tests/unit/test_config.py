@@ -128,6 +128,7 @@ def test_addresses_add_up_within_a_source_and_replace_across() -> None:
         (["--tls-key-file", "/k"], {}, "tls_certificate_file is not set"),
         (["--tls-client-ca-file", "/a"], {}, "tls_certificate_file is not set"),
         (["--agent-executables", "claude"], {}, "NAME=PATH"),
+        (["--drain-notice-seconds", "11"], {}, "drain_notice_seconds is more than half"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_source(
