@@ -27,6 +27,7 @@ class Refusing(grpc.GenericRpcHandler):
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
+        self.metadata: dict[str, str | bytes] = {}
 
     def service(
         self, details: grpc.HandlerCallDetails
@@ -34,6 +35,8 @@ class Refusing(grpc.GenericRpcHandler):
         name = str(details.method)
         if not name.startswith(f"/{SERVICE}/"):
             return None
+
+        self.metadata = dict(details.invocation_metadata)
 
         async def refuse(request: bytes, context: Any) -> bytes:
             self.calls[name.rsplit("/", 1)[1]] += 1
@@ -92,3 +95,18 @@ async def test_calls_with_an_id_are_repeated_when_the_client_says_that_they_have
     for method in set(METHODS) - REPEATED:
         count = await attempts(*refusing, method, idempotency_key="m-1")
         assert (count > 1) == (method in VOUCHED), method
+
+
+async def test_headers_of_the_caller_reach_the_daemon_as_they_are(
+    refusing: tuple[Envoy, Refusing],
+) -> None:
+    sent = {
+        "authorization": "Bearer of-the-caller",
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "tracestate": "vendor=value",
+        "x_request_id": "request-of-the-caller",
+    }
+    proxy, refuser = refusing
+    await attempts(proxy, refuser, "SendMessage", **sent)
+    for name, value in sent.items():
+        assert refuser.metadata[name.replace("_", "-")] == value
