@@ -128,6 +128,7 @@ async def test_a_turn_is_shown_live_and_what_the_agent_asks_is_answered(
         await connect(page, site, web)
         await page.get_by_role("link", name="Fix the parser").click()
         await expect(page.locator("#link")).to_have_text("live")
+        await expect(page.locator("#title")).to_have_text("Fix the parser")
         await send(page, WORK)
 
         timeline = page.locator("#timeline")
@@ -154,6 +155,7 @@ async def test_a_turn_is_shown_live_and_what_the_agent_asks_is_answered(
         await expect(timeline.locator(".failure")).to_contain_text("The model is busy.")
         await expect(timeline.locator(".turn-end")).to_contain_text("completed")
         await expect(timeline.locator(".outcome")).to_have_text(["accepted"] * 3)
+        await expect(page.locator("#about")).to_contain_text("tokens in")
         await page.screenshot(path=ARTIFACTS / "page.png")
         await page.emulate_media(color_scheme="dark")
         await page.screenshot(path=ARTIFACTS / "page-dark.png")

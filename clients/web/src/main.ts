@@ -7,6 +7,8 @@ import { facts, SessionView } from "./session.js";
 
 /** How often the list is read again, in milliseconds: sessions of others come and go. */
 const LIST_MS = 5000;
+/** How soon it is read again after an event. */
+const SOON_MS = 200;
 const PAGE = 200;
 
 const settingsForm = byId("settings", HTMLFormElement);
@@ -30,11 +32,13 @@ let client: Client | undefined;
 let view: SessionView | undefined;
 let chosen = "";
 let timer = 0;
+let due = Number.POSITIVE_INFINITY;
+let known: readonly Session[] = [];
 
 function complain(error: unknown): void {
-  const known = error instanceof AgentstreamError;
-  const code = known ? `${Code[error.code]}${error.reason && ` · ${error.reason}`}: ` : "";
-  trouble.textContent = code + (known ? error.rawMessage : String(error));
+  const typed = error instanceof AgentstreamError;
+  const code = typed ? `${Code[error.code]}${error.reason && ` · ${error.reason}`}: ` : "";
+  trouble.textContent = code + (typed ? error.rawMessage : String(error));
   trouble.hidden = false;
 }
 
@@ -62,6 +66,7 @@ async function start(): Promise<void> {
 
 async function readList(): Promise<void> {
   clearTimeout(timer);
+  due = Number.POSITIVE_INFINITY;
   if (!client) return;
   try {
     const sessions: Session[] = [];
@@ -71,12 +76,26 @@ async function readList(): Promise<void> {
       sessions.push(...page.sessions);
       pageToken = page.nextPageToken;
     } while (pageToken);
-    list.replaceChildren(...sessions.reverse().map(entry));
-    const current = sessions.find(({ sessionId }) => sessionId === chosen);
-    if (current) showHead(current);
+    known = sessions.reverse();
+    showList();
   } finally {
-    timer = window.setTimeout(() => readList().catch(() => {}), LIST_MS);
+    readListWithin(LIST_MS);
   }
+}
+
+/** Reads the list after so many milliseconds at the latest; never later than it was due before. */
+function readListWithin(delayMs: number): void {
+  const at = performance.now() + delayMs;
+  if (at >= due) return;
+  clearTimeout(timer);
+  due = at;
+  timer = window.setTimeout(() => readList().catch(() => {}), delayMs);
+}
+
+function showList(): void {
+  list.replaceChildren(...known.map(entry));
+  const current = known.find(({ sessionId }) => sessionId === chosen);
+  if (current) showHead(current);
 }
 
 function entry(session: Session): HTMLLIElement {
@@ -118,7 +137,7 @@ function open(sessionId: string): void {
       link.textContent = { live: "live", away: "reconnecting…", over: "over" }[state];
       link.title = why;
     },
-    onChange: soon,
+    onChange: () => readListWithin(SOON_MS),
     onError: (error) => view === made && complain(error),
     onSaid: (text) => {
       said.textContent = text;
@@ -127,13 +146,8 @@ function open(sessionId: string): void {
   view = made;
   place.replaceChildren(made.element);
   void made.run();
-  soon();
-}
-
-/** Reads the list again when events have stopped coming for a moment. */
-function soon(): void {
-  clearTimeout(timer);
-  timer = window.setTimeout(() => readList().catch(() => {}), 150);
+  showList();
+  readListWithin(SOON_MS);
 }
 
 settingsForm.addEventListener("submit", (event) => {
