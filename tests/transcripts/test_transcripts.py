@@ -1,11 +1,9 @@
 """Recorded transcripts of agents, replayed: what they become, and that every law holds."""
 
-import json
 import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +12,7 @@ from agentstreamd.adapters.base import Adapter, ClientAction, Driver, DriverCont
 from agentstreamd.laws import check
 from agentstreamd.model import Draft, Kind
 from agentstreamd.process import Line, OversizedLine
+from tests.support.oddities import odd_message
 from tools.transcripts import (
     ROOT,
     Process,
@@ -92,7 +91,7 @@ def test_the_laws_hold_when_a_message_says_something_odd(
     chance = random.Random(f"{process.id} {seed}")
     lines = list(process.lines)
     number = chance.randrange(len(lines))
-    message = _odd(lines[number], chance)
+    message = odd_message(_bytes(lines[number]), chance)
     lines[number] = message
     events = process.replay(lines=lines, with_client=bool(seed % 2))
     assert check(events, complete=True, raw=False) == [], f"line {number + 1}: {message!r}"
@@ -219,34 +218,6 @@ def _cuts(lines: list[Line]) -> Iterator[list[Line]]:
     cuts = min(len(lines), MAX_CUTS)
     for number in range(cuts):
         yield lines[: number * len(lines) // cuts]
-
-
-def _odd(line: Line, chance: random.Random) -> bytes:
-    """The message with one member, anywhere in it, emptied, left out or of another type."""
-    try:
-        message = json.loads(_bytes(line))
-    except ValueError:
-        return _bytes(line)
-    places = list(_places(message))
-    if places:
-        holder, key = chance.choice(places)
-        odd = chance.choice([None, "", 0, -1, True, [], {}, [None], "odd", 1e30, _LEFT_OUT])
-        if odd is not _LEFT_OUT:
-            holder[key] = odd
-        else:
-            del holder[key]
-    return json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-_LEFT_OUT = object()
-
-
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    if not isinstance(value, dict | list):
-        return
-    for key in value if isinstance(value, dict) else range(len(value)):
-        yield value, key
-        yield from _places(value[key])
 
 
 def _count_unparsed(events: Sequence[event_pb2.Event]) -> int:

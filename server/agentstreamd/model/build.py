@@ -14,6 +14,17 @@ DAEMON = event_pb2.EVENT_SOURCE_DAEMON
 
 UNPARSED_PREVIEW_BYTES = 1024
 
+SOME_IMAGE = "image/*"
+"""The media type of a picture whose own the agent doesn't say."""
+
+_IMAGE_TYPES = {
+    "gif": "image/gif",
+    "jpeg": "image/jpeg",
+    "jpg": "image/jpeg",
+    "png": "image/png",
+    "webp": "image/webp",
+}
+
 
 def event(
     *, synthetic: bool = False, by_daemon: bool = False, metadata_json: str = ""
@@ -149,8 +160,22 @@ def json_part(label: str, json: str) -> item_pb2.ContentPart:
 def image_part(media_type: str, data: bytes) -> item_pb2.ContentPart:
     """A picture; `data` is the encoded image itself."""
     part = item_pb2.ContentPart()
-    part.image.media_type = media_type
+    part.image.media_type = media_type or SOME_IMAGE
     part.image.data = data
+    return part
+
+
+def image_at_part(*, url: str = "", path: str = "", media_type: str = "") -> item_pb2.ContentPart:
+    """A picture at a URL or in a file. Where its type isn't said, the name's suffix tells it."""
+    part = item_pb2.ContentPart()
+    if url:
+        part.image.url = url
+    else:
+        part.image.path = path
+    name = path or url.partition("?")[0]
+    part.image.media_type = media_type or _IMAGE_TYPES.get(
+        name.rpartition(".")[2].lower(), SOME_IMAGE
+    )
     return part
 
 

@@ -11,6 +11,7 @@ from agentstreamd.sessions.requests import (
     RESOLVED,
     Pending,
     Resolved,
+    as_resolution_of,
     request_of,
     resolution,
     resolved_of,
@@ -84,7 +85,7 @@ class RequestKeeper:
         for pending in self.pending.values():
             if pending.adapter_id == resolved.request_id:
                 resolved.request_id = pending.request.request_id
-                self.settle(pending, draft)
+                self.settle(pending, as_resolution_of(pending, draft))
                 return
 
     def _cancel(self, pending: Pending, reason: str) -> None:

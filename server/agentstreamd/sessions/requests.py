@@ -116,6 +116,21 @@ def resolution(
     return Draft(kind, made)
 
 
+def as_resolution_of(pending: Pending, draft: Draft) -> Draft:
+    """The resolution as one of the kind of request that it resolves, if it is of another kind.
+
+    An adapter tells the kinds apart by what the agent says of the request, and what an agent says
+    when it asks and later, of its resolution, may differ.
+    """
+    if draft.kind == _RESOLVING[pending.kind]:
+        return draft
+    said = resolved_of(draft.kind, draft.event)
+    fitting = resolution(pending, said.outcome, said.resolved_by, reason=said.reason)
+    fitting.event.source = draft.event.source
+    fitting.event.metadata_json = draft.event.metadata_json
+    return Draft(fitting.kind, fitting.event, draft.raw)
+
+
 def respond_response(resolved: Resolved, sequence: int) -> service_pb2.RespondResponse:
     """A resolution as `Respond` returns it."""
     response = service_pb2.RespondResponse(sequence=sequence)

@@ -1030,7 +1030,7 @@ func (x *ReasoningPart) GetVisibility() ReasoningVisibility {
 // ImagePart is a picture.
 type ImagePart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// IANA media type, for example `image/png`.
+	// IANA media type, for example `image/png`; `image/*` where it is not known.
 	MediaType string `protobuf:"bytes,1,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
 	// Where the picture is. Not set when the part is `external`.
 	//

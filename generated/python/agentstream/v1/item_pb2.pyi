@@ -533,7 +533,7 @@ class ImagePart(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
     media_type: _builtins.str
-    """IANA media type, for example `image/png`."""
+    """IANA media type, for example `image/png`; `image/*` where it is not known."""
     data: _builtins.bytes
     """The encoded picture itself."""
     url: _builtins.str

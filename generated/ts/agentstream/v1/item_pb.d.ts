@@ -386,7 +386,7 @@ export declare const ReasoningPartSchema: GenMessage<ReasoningPart>;
  */
 export declare type ImagePart = Message<"agentstream.v1.ImagePart"> & {
   /**
-   * IANA media type, for example `image/png`.
+   * IANA media type, for example `image/png`; `image/*` where it is not known.
    *
    * @generated from field: string media_type = 1;
    */

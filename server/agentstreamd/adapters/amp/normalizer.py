@@ -117,10 +117,12 @@ class AmpNormalizer(Normalizer):
         if "mcp_servers" in line:
             updated.mcp_servers.SetInParent()
             for server in map(native.fields, native.items(line["mcp_servers"])):
-                state = updated.mcp_servers.servers.add()
-                state.name = native.text(server.get("name"))
-                state.status = native.text(server.get("status"))
-                state.error = native.text(server.get("error"))
+                if name := native.text(server.get("name")):
+                    updated.mcp_servers.servers.add(
+                        name=name,
+                        status=native.text(server.get("status")),
+                        error=native.text(server.get("error")),
+                    )
         return [Draft(Kind.SESSION_UPDATED, made, raw)]
 
     def _on_user(self, line: Fields, raw: _Raw) -> list[Draft]:

@@ -18,6 +18,7 @@ from agentstreamd.adapters.claude.todo import TodoLists
 from agentstreamd.model import (
     Draft,
     completed,
+    image_at_part,
     image_part,
     json_part,
     started,
@@ -160,9 +161,7 @@ def _image(source: object) -> item_pb2.ContentPart | None:
     if not isinstance(source, dict):
         return None
     if source.get("type") == "url" and isinstance(source.get("url"), str):
-        part = item_pb2.ContentPart()
-        part.image.url = source["url"]
-        return part
+        return image_at_part(url=source["url"])
     media_type, data = source.get("media_type"), source.get("data")
     if not isinstance(media_type, str) or not isinstance(data, str):
         return None

@@ -13,9 +13,7 @@ from agentstreamd.adapters.codex.native import (
     objects_in,
     text_in,
 )
-from agentstreamd.model import file_ref_part, image_part, json_part, text_part
-
-_PICTURES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif", ".webp": "webp"}
+from agentstreamd.model import file_ref_part, image_at_part, image_part, json_part, text_part
 
 
 def user_parts(content: Iterable[JsonObject]) -> list[item_pb2.ContentPart]:
@@ -30,7 +28,7 @@ def _user_part(part: JsonObject) -> item_pb2.ContentPart:
         case "image" if text_in(part, "url"):
             return url_part(text_in(part, "url"))
         case "localImage":
-            return local_image_part(text_in(part, "path"))
+            return image_at_part(path=text_in(part, "path"))
         case "mention" | "skill":
             return file_ref_part(text_in(part, "path"), item_pb2.FILE_ACTION_READ)
         case other:
@@ -48,19 +46,7 @@ def url_part(url: str) -> item_pb2.ContentPart:
             )
         except (binascii.Error, ValueError):
             pass
-    part = item_pb2.ContentPart()
-    part.image.url = url
-    return part
-
-
-def local_image_part(path: str) -> item_pb2.ContentPart:
-    """A picture in a file."""
-    part = item_pb2.ContentPart()
-    suffix = path[path.rfind(".") :].lower() if "." in path else ""
-    if suffix in _PICTURES:
-        part.image.media_type = f"image/{_PICTURES[suffix]}"
-    part.image.path = path
-    return part
+    return image_at_part(url=url)
 
 
 def tool_output(content: Iterable[Any]) -> tuple[str, list[item_pb2.ContentPart]]:
@@ -92,8 +78,8 @@ def tool_output(content: Iterable[Any]) -> tuple[str, list[item_pb2.ContentPart]
 
 
 def file_parts(item: JsonObject) -> list[item_pb2.ContentPart]:
-    """A part with a diff for each change of a `fileChange` item."""
-    return [_file_part(change) for change in objects_in(item, "changes")]
+    """A part with a diff for each change of a `fileChange` item that names its file."""
+    return [_file_part(one) for one in objects_in(item, "changes") if text_in(one, "path")]
 
 
 def _file_part(change: JsonObject) -> item_pb2.ContentPart:

@@ -281,6 +281,8 @@ class CodexNormalizer(Normalizer):
         return [session_updated(raw, title=title)] if place.is_root and title else []
 
     def _on_mcp_status(self, message: Message, place: Place, raw: tuple[bytes, ...]) -> list[Draft]:
+        if not text_in(message.params, "name"):
+            return [unparsed(message.line, "an MCP server without a name")]
         return self._status.on_mcp_status(message.params, raw) if place.is_root else []
 
     def _on_resolved(self, message: Message, place: Place, raw: tuple[bytes, ...]) -> list[Draft]:

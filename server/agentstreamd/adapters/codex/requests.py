@@ -219,21 +219,25 @@ class Requests:
     def _questions(self, message: Message, place: Place) -> "_Made | None":
         request = interaction_pb2.QuestionRequest()
         for asked in objects_in(message.params, "questions"):
-            options = [
-                option for option in objects_in(asked, "options") if text_in(option, "label")
-            ]
+            options = {
+                text_in(option, "label"): text_in(option, "description")
+                for option in objects_in(asked, "options")
+            }
+            options.pop("", None)
             question = request.questions.add(
                 question_id=text_in(asked, "id"),
                 header=text_in(asked, "header"),
-                text=text_in(asked, "question"),
+                text=text_in(asked, "question") or text_in(asked, "header") or "?",
                 free_text=asked.get("isOther") is not False or not options,
                 secret=asked.get("isSecret") is True,
             )
-            for option in options:
-                question.options.add(
-                    label=text_in(option, "label"), description=text_in(option, "description")
-                )
-        return _Made(Kind.QUESTION_REQUESTED, request) if request.questions else None
+            for label, description in options.items():
+                question.options.add(label=label, description=description)
+        # An answer names its question: none can be given where one has no id of its own.
+        ids = {question.question_id for question in request.questions} - {""}
+        if not ids or len(ids) < len(request.questions):
+            return None
+        return _Made(Kind.QUESTION_REQUESTED, request)
 
     def _elicitation(self, message: Message, place: Place) -> "_Made | None":
         params = message.params

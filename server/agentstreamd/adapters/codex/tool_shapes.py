@@ -7,7 +7,6 @@ from msgspec import Raw as RawJson
 from agentstream.v1 import item_pb2
 from agentstreamd.adapters.codex.content import (
     file_parts,
-    local_image_part,
     tool_output,
     url_part,
 )
@@ -23,7 +22,7 @@ from agentstreamd.adapters.codex.native import (
     texts_in,
     whole_in,
 )
-from agentstreamd.model import file_ref_part, json_part
+from agentstreamd.model import file_ref_part, image_at_part, json_part
 
 Verbatim = dict[str, RawJson]
 """The members of a native item, each verbatim."""
@@ -107,8 +106,8 @@ def call_of(item: JsonObject, verbatim: Verbatim) -> Seen:
     files: tuple[item_pb2.ContentPart, ...] = ()
     if item.get("type") == "fileChange":
         files = tuple(file_parts(item))
-    elif item.get("type") == "imageView":
-        files = (file_ref_part(text_in(item, "path"), item_pb2.FILE_ACTION_READ),)
+    elif item.get("type") == "imageView" and (path := text_in(item, "path")):
+        files = (file_ref_part(path, item_pb2.FILE_ACTION_READ),)
     return Seen(tool_name(item), arguments_of(item, verbatim), files)
 
 
@@ -174,7 +173,7 @@ def _generated(item: JsonObject) -> Result:
     failure = item.get("failure")
     more: list[item_pb2.ContentPart] = []
     if path := text_in(item, "savedPath"):
-        more.append(local_image_part(path))
+        more.append(image_at_part(path=path))
     elif result := text_in(item, "result"):
         more.append(url_part(f"data:image/png;base64,{result}"))
     output = dump_text(failure) if failure is not None else ""

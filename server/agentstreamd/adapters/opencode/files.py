@@ -6,7 +6,7 @@ from typing import Any
 
 from agentstream.v1 import item_pb2
 from agentstreamd.adapters.opencode.native import JsonObject, dict_in, list_in, text_in
-from agentstreamd.model import file_ref_part, image_part, text_part
+from agentstreamd.model import file_ref_part, image_at_part, image_part, text_part
 
 _PATCHED = {
     "add": item_pb2.FILE_ACTION_WRITE,
@@ -34,7 +34,7 @@ def result_files(
     tool: str, arguments: JsonObject, metadata: JsonObject
 ) -> list[item_pb2.ContentPart]:
     """The files that a successful call read or changed, with their diffs where they are said."""
-    patched = [_patched(file) for file in list_in(metadata, "files") if isinstance(file, dict)]
+    patched = _patched_files(metadata)
     if tool == "apply_patch" and patched:
         return patched
     files = call_files(tool, arguments)
@@ -46,8 +46,7 @@ def result_files(
 
 def permission_files(tool: str, metadata: JsonObject) -> list[item_pb2.FileRefPart]:
     """The files that a permission is about."""
-    patched = [_patched(file) for file in list_in(metadata, "files") if isinstance(file, dict)]
-    if patched:
+    if patched := _patched_files(metadata):
         return [part.file_ref for part in patched]
     path = text_in(metadata, "filepath")
     if not path:
@@ -56,11 +55,16 @@ def permission_files(tool: str, metadata: JsonObject) -> list[item_pb2.FileRefPa
     return [file_ref_part(path, action, text_in(metadata, "diff")).file_ref]
 
 
-def _patched(file: JsonObject) -> item_pb2.ContentPart:
-    action = _PATCHED.get(text_in(file, "type"), item_pb2.FILE_ACTION_PATCH)
-    diff = text_in(file, "patch") or text_in(file, "diff")
-    path = text_in(file, "filePath") or text_in(file, "relativePath")
-    return file_ref_part(path, action, diff, text_in(file, "movePath"))
+def _patched_files(metadata: JsonObject) -> list[item_pb2.ContentPart]:
+    parts = []
+    for file in list_in(metadata, "files"):
+        if not isinstance(file, dict):
+            continue
+        if path := text_in(file, "filePath") or text_in(file, "relativePath"):
+            action = _PATCHED.get(text_in(file, "type"), item_pb2.FILE_ACTION_PATCH)
+            diff = text_in(file, "patch") or text_in(file, "diff")
+            parts.append(file_ref_part(path, action, diff, text_in(file, "movePath")))
+    return parts
 
 
 def file_part(native: JsonObject) -> item_pb2.ContentPart:
@@ -73,10 +77,9 @@ def file_part(native: JsonObject) -> item_pb2.ContentPart:
                 return image_part(mime, base64.b64decode(data))
             except binascii.Error:
                 pass
-        part = item_pb2.ContentPart()
-        part.image.media_type = mime
-        part.image.url = url if not url.startswith("data:") else ""
-        return part
+        if url and not url.startswith("data:"):
+            return image_at_part(url=url, media_type=mime)
+        return text_part(f"[{mime}]")
     name = text_in(native, "filename") or ("" if url.startswith("data:") else url)
     return file_ref_part(name, item_pb2.FILE_ACTION_READ) if name else text_part(f"[{mime}]")
 

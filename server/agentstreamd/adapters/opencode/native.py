@@ -153,6 +153,7 @@ def metadata_of(event: Event) -> str:
 
 def _verbatim(event: Event) -> _Properties | None:
     try:
+        event.native.decode()  # The decoder takes `Raw` as it is.
         outer = _outer.decode(event.native)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None

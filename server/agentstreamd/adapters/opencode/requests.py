@@ -313,7 +313,8 @@ def _question(number: int, native: JsonObject) -> interaction_pb2.Question:
     question = interaction_pb2.Question(
         question_id=str(number),
         header=text_in(native, "header"),
-        text=text_in(native, "question"),
+        # One without a text waits for an answer all the same.
+        text=text_in(native, "question") or text_in(native, "header") or "?",
         multi_select=native.get("multiple") is True,
         free_text=native.get("custom") is not False,
     )

@@ -53,7 +53,7 @@ class StatusLines:
             case "patch":
                 names = texts(list_in(part, "files"))
                 label, detail = "files_changed", _changed(len(names))
-                more = [file_ref_part(name, item_pb2.FILE_ACTION_PATCH) for name in names]
+                more = [file_ref_part(name, item_pb2.FILE_ACTION_PATCH) for name in names if name]
                 hidden = {"hash": text_in(part, "hash")}
             case "compaction":
                 label, key = "compacting", "compaction"
@@ -136,6 +136,7 @@ class StatusLines:
                 text_in(diff, "patch"),
             )
             for diff in diffs
+            if text_in(diff, "file")
         ]
         return self._say(
             self._next_id("diff"),

@@ -2861,7 +2861,7 @@ class ImagePart(betterproto2.Message):
 
     media_type: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    IANA media type, for example `image/png`.
+    IANA media type, for example `image/png`; `image/*` where it is not known.
     """
 
     data: "bytes | None" = betterproto2.field(
