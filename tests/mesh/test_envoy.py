@@ -1,6 +1,7 @@
 """Calls, streams and identities through Envoy as it is shipped."""
 
 import asyncio
+import contextlib
 import subprocess
 import uuid
 from pathlib import Path
@@ -221,3 +222,16 @@ async def test_probes_see_health_without_tls_and_nothing_else(mesh: Mesh) -> Non
         with pytest.raises(grpc.RpcError) as caught:
             await call_bytes(channel, "/agentstream.v1.AgentService/ListAgents", token)
     assert code_of(caught.value) is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_crowd_of_readers_that_comes_at_once_is_served(mesh: Mesh, tmp_path: Path) -> None:
+    """As after a restart. Defaults of Envoy (1024 calls) and of gRPC (1000) would refuse some."""
+    request = service_pb2.StreamEventsRequest(follow=True)
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(DEADLINE):
+        clients = [await stack.enter_async_context(mesh.envoy.client(TOKEN)) for _ in range(2)]
+        request.session_id = (await new_session(clients[0], tmp_path)).session_id
+
+        async def opened(client: AsyncClient) -> bool:
+            return (await anext(aiter(client.stub.StreamEvents(request)))).HasField("opened")
+
+        assert all(await asyncio.gather(*(opened(client) for client in clients * 800)))

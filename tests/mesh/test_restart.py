@@ -37,7 +37,7 @@ Answer = TypeVar("Answer")
 SESSIONS = 4
 READERS = 2
 RESTARTS = 2
-NOTICE = 2.0
+NOTICE = 3.0
 """Envoy looks at health every second."""
 PAUSE = 0.02
 """Between messages, in seconds: about as many as are carried out."""

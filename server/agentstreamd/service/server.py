@@ -30,6 +30,10 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Calls that wait to be taken up. Beyond gRPC's own 1,000 some are dropped as CANCELLED, which
+    # looks like the client's own doing: after a restart all readers come back at once.
+    ("grpc.server.max_pending_requests", 50_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
 )
 
 _log = logging.getLogger(__name__)
