@@ -101,7 +101,9 @@ func (c *cursor) finished() bool {
 func (c *cursor) failed(err *Error) (time.Duration, error) {
 	c.failures++
 	// INTERNAL is what Envoy makes of a backend that died in mid-stream.
-	resumable := err.Code == codes.Unavailable || err.Code == codes.Internal
+	// Without a reason of the daemon, CANCELED is a connection that was reset, not an answer.
+	reset := err.Code == codes.Canceled && err.Reason == ""
+	resumable := err.Code == codes.Unavailable || err.Code == codes.Internal || reset
 	if !resumable || c.failures > c.backoff.Attempts {
 		return 0, err
 	}

@@ -163,8 +163,8 @@ func responses(made ...*agentstreamv1.StreamEventsResponse) []*agentstreamv1.Str
 	return made
 }
 
-func TestResumesAfterTheLastEventOnUnavailableAndInternal(t *testing.T) {
-	for _, code := range []codes.Code{codes.Unavailable, codes.Internal} {
+func TestResumesAfterTheLastEvent(t *testing.T) {
+	for _, code := range []codes.Code{codes.Unavailable, codes.Internal, codes.Canceled} {
 		f := play(t,
 			call{responses: responses(opened("u"), batch(1, 2)), err: status.Error(code, "cut")},
 			call{responses: responses(opened("u"), batch(3), end(4))},

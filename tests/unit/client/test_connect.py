@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from agentstream.client import (
+    AgentstreamError,
     AsyncClient,
     Backoff,
     NotFound,
@@ -147,6 +148,22 @@ async def test_an_async_stream_that_cannot_be_resumed_raises(
     daemon.streams = [((), code, "SESSION_REPLACED")]
     with pytest.raises(SessionReplaced):
         await anext(aio.follow("s", expected_session_uid="old"))
+
+
+def test_a_stream_of_a_closed_client_says_so(address: str) -> None:
+    client = connect(address)
+    stream = client.follow("s")
+    client.close()
+    with pytest.raises(AgentstreamError, match="the connection is closed"):
+        next(stream)
+
+
+async def test_an_async_stream_of_a_closed_client_says_so(address: str) -> None:
+    client = connect_aio(address)
+    stream = client.follow("s")
+    await client.close()
+    with pytest.raises(AgentstreamError, match="the connection is closed"):
+        await anext(stream)
 
 
 async def test_an_unreachable_daemon_is_unavailable(tmp_path: Path) -> None:

@@ -93,7 +93,10 @@ def test_a_stream_that_is_not_cut_is_read_to_the_end_of_the_session(fake: Fake) 
     assert request == service_pb2.StreamEventsRequest(session_id="s", follow=True, include_raw=True)
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
+@pytest.mark.parametrize(
+    "code",
+    [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED],
+)
 def test_a_cut_is_resumed_after_the_last_event_of_the_same_session(
     fake: Fake, code: grpc.StatusCode
 ) -> None:

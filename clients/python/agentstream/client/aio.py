@@ -169,7 +169,7 @@ class AsyncEventStream(AsyncIterator[event_pb2.Event]):
     async def _advance(self) -> None:
         try:
             if self._call is None:
-                self._call = self._stub.StreamEvents(self._cursor.next_request())
+                self._call = self._dial()
             response = await self._call.read()
             if isinstance(response, service_pb2.StreamEventsResponse):
                 self._ready.extend(self._cursor.take(response))
@@ -189,6 +189,14 @@ class AsyncEventStream(AsyncIterator[event_pb2.Event]):
             failure = self._cursor.cut()
         self._call = None
         await self._reconnect(failure)
+
+    def _dial(self) -> "EventCall":
+        try:
+            return self._stub.StreamEvents(self._cursor.next_request())
+        except grpc.aio.UsageError:
+            raise AgentstreamError(
+                "the connection is closed", code=grpc.StatusCode.CANCELLED
+            ) from None
 
     def _hang_up(self) -> None:
         if self._call is not None:

@@ -97,7 +97,10 @@ class Cursor:
     def failed(self, error: AgentstreamError) -> float:
         """Seconds to wait before the next call; raises `error` when there should be none."""
         self._failures += 1
-        if error.code not in _RESUMABLE or self._failures > self.backoff.attempts:
+        # Without a reason of the daemon, CANCELLED is a connection that was reset, not an answer.
+        reset = error.code == grpc.StatusCode.CANCELLED and not error.reason
+        resumable = error.code in _RESUMABLE or reset
+        if not resumable or self._failures > self.backoff.attempts:
             raise error
         return self.backoff.delay(self._failures, error.retry_delay, self.uniform())
 

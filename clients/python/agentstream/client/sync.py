@@ -198,7 +198,7 @@ class EventStream(Iterator[event_pb2.Event]):
             return
         try:
             if self._call is None:
-                self._call = self._stub.StreamEvents(self._cursor.next_request())
+                self._call = self._dial()
             response = next(self._call, None)
             if response is not None:
                 self._ready.extend(self._cursor.take(response))
@@ -217,6 +217,14 @@ class EventStream(Iterator[event_pb2.Event]):
         self._call = None
         if not self._closed.is_set():
             self._reconnect(failure)
+
+    def _dial(self) -> "EventCall":
+        try:
+            return self._stub.StreamEvents(self._cursor.next_request())
+        except ValueError:
+            raise AgentstreamError(
+                "the connection is closed", code=grpc.StatusCode.CANCELLED
+            ) from None
 
     def _reconnect(self, failure: AgentstreamError) -> None:
         try:
