@@ -98,7 +98,7 @@ class _Player:
         clock: Clock,
         on_blob: Callable[[str, bytes], None] | None,
     ) -> None:
-        self._agent = adapter.name
+        self._adapter = adapter
         self._config = config or session_pb2.SessionConfig()
         self._normalizer = adapter.normalizer(self._config)
         self._clock = clock
@@ -124,7 +124,7 @@ class _Player:
         mode = config.permission_mode or agent_pb2.PERMISSION_MODE_DEFAULT
         self._keeper.start_session(
             event_pb2.SessionStarted(
-                agent=self._agent,
+                agent=self._adapter.name,
                 working_directory=config.working_directory,
                 model=config.model,
                 mode=config.mode,
@@ -139,6 +139,7 @@ class _Player:
             drafts = [unparsed(line.head, "the line is too long", size_bytes=line.length)]
         else:
             drafts = self._normalizer.feed(line)
+            self._drop_refused(line)
         self._apply(drafts)
         return self._take()
 
@@ -179,6 +180,11 @@ class _Player:
                 self._settle_unknown(draft)
             keeper.apply((draft,))
         self._asked += self._collect()
+
+    def _drop_refused(self, line: bytes) -> None:
+        """No turn is that of a prompt which the agent refused."""
+        if self._prompts and (call := self._adapter.refused(line)):
+            self._prompts = deque(action for action in self._prompts if action.call != call)
 
     def _is_ours(self, draft: Draft) -> bool:
         """Whether the turn is a prompt's: unless the agent knows that it began it by itself."""

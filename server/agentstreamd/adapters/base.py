@@ -291,10 +291,12 @@ class ClientAction:
         request_id: The request that was answered, as the normalizer names it.
         answer: The answer to it.
         native: The native message.
+        call: What the agent calls the message when it refuses it, see `Adapter.refused`.
     """
 
     native: bytes
     prompt: Prompt | None = None
+    call: str = ""
     request_id: str = ""
     answer: Answer | None = None
 
@@ -371,6 +373,12 @@ class Adapter(ABC):
         answer are left out.
         """
         return []
+
+    def refused(self, message: bytes) -> str:
+        """The client's message that the agent refuses with a native message, as
+        `ClientAction.call` names it; empty where it refuses none.
+        """
+        return ""
 
 
 __all__ = [

@@ -4,7 +4,7 @@ import json
 import os
 
 from agentstream.v1 import item_pb2, service_pb2
-from agentstreamd.model import file_ref_part, image_part, text_part
+from agentstreamd.model import file_ref_part, image_at_part, image_part, text_part
 from agentstreamd.sessions.checks import check_word
 
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
@@ -95,6 +95,9 @@ def user_item(item_id: str, parts: "tuple[service_pb2.InputPart, ...]") -> item_
     )
     for part in parts:
         match part.WhichOneof("part"):
+            case "image" if part.image.path:
+                image = image_at_part(path=part.image.path, media_type=part.image.media_type)
+                item.content.append(image)
             case "image":
                 item.content.append(image_part(part.image.media_type, part.image.data))
             case "file":

@@ -119,6 +119,10 @@ class CodexAdapter(Adapter):
         """See `Adapter.client_actions`."""
         return client_side.client_actions(messages)
 
+    def refused(self, message: bytes) -> str:
+        """See `Adapter.refused`."""
+        return client_side.refused(message)
+
     def _spec(self, environment: Mapping[str, str], env: Mapping[str, str]) -> ServerSpec:
         """Which server. Raises AgentUnavailable, and ValueError for settings it can't have."""
         configured = self._started().options.get("config", {})

@@ -39,16 +39,24 @@ def client_actions(messages: Sequence[bytes]) -> list[ClientAction]:
         if not isinstance(said, dict):
             continue
         if said.get("method") == "turn/start":
-            parts = _parts(objects_in(as_object(said.get("params")), "input"))
-            if parts:
-                message_id = text_in(as_object(said.get("params")), "clientUserMessageId")
-                actions.append(ClientAction(message, prompt=Prompt("", message_id, parts)))
+            params = as_object(said.get("params"))
+            # One without input begins a turn all the same.
+            parts = _parts(objects_in(params, "input"))
+            prompt = Prompt("", text_in(params, "clientUserMessageId"), parts)
+            call = dump_text(said.get("id"))
+            actions.append(ClientAction(message, prompt=prompt, call=call))
         elif "method" not in said and said.get("id") is not None:
             answer = answer_of(said)
             if answer is not None:
                 request_id = request_id_of(dump_text(said["id"]))
                 actions.append(ClientAction(message, request_id=request_id, answer=answer))
     return actions
+
+
+def refused(message: bytes) -> str:
+    """The request that the server answers with an error, see `Adapter.refused`."""
+    said = plain(message) if b'"error"' in message else None
+    return dump_text(said.get("id")) if isinstance(said, dict) and "error" in said else ""
 
 
 def answer_of(said: JsonObject) -> Answer | None:
@@ -118,6 +126,5 @@ def _parts(content: list[JsonObject]) -> tuple[service_pb2.InputPart, ...]:
             image = service_pb2.InputImage(media_type=head.removeprefix("data:"), data=data)
             made.append(service_pb2.InputPart(image=image))
         elif path := text_in(part, "path"):
-            file = service_pb2.InputFile(name=path, media_type="application/octet-stream")
-            made.append(service_pb2.InputPart(file=file))
+            made.append(service_pb2.InputPart(image=service_pb2.InputImage(path=path)))
     return tuple(made)

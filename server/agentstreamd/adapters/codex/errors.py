@@ -47,7 +47,10 @@ _BY_TEXT = (
     (re.compile(r"server_error"), error_pb2.ERROR_CODE_PROVIDER_FAILED),
     (re.compile(r"content_filter|safety|refus", re.IGNORECASE), error_pb2.ERROR_CODE_REFUSED),
     (re.compile(r"Missing environment variable"), error_pb2.ERROR_CODE_AUTHENTICATION),
+    (re.compile(r"reason: max_output_tokens"), error_pb2.ERROR_CODE_TURN_LIMIT),
 )
+# Before it tries again, it calls whatever went wrong "responseStreamDisconnected".
+_RATE_LIMIT = re.compile(r"rate limit exceeded|Rate limit reached")
 _ATTEMPT = re.compile(r"\b(\d{1,6})/(\d{1,6})$")
 
 
@@ -87,6 +90,8 @@ def _classify(name: str, status: int | None, text: str) -> error_pb2.ErrorCode.V
         return error_pb2.ERROR_CODE_PROVIDER_FAILED
     if status is not None and 400 <= status < 500:
         return error_pb2.ERROR_CODE_INVALID_REQUEST
+    if name == "responseStreamDisconnected" and _RATE_LIMIT.search(text):
+        return error_pb2.ERROR_CODE_RATE_LIMITED
     if name in _BY_NAME:
         return _BY_NAME[name]
     for pattern, code in _BY_TEXT:

@@ -127,8 +127,10 @@ class Turns:
         now, last = _figures(said.get("total")), _figures(said.get("last"))
         meter = self._meters.get(thread_id)
         if meter is None:
-            # A resumed thread, and one that was forked, counts from its beginning.
-            before = {name: max(0, count - last.get(name, 0)) for name, count in now.items()}
+            # A resumed thread, and one that was forked, counts from its beginning. What it says
+            # while no turn runs, as when it is resumed, is all of earlier turns.
+            own = last if self.running else {}
+            before = {name: max(0, count - own.get(name, 0)) for name, count in now.items()}
             self._meters[thread_id] = _Meter(before, now)
         else:
             meter.now = now
