@@ -63,6 +63,7 @@ class Config:
     drain_timeout_seconds: float
     drain_notice_seconds: float
     progress_interval_seconds: float
+    allowed_roots: tuple[Path, ...]
     agent_environment: tuple[str, ...]
     agent_executables: Mapping[str, str]
     agent_idle_stop_seconds: float

@@ -219,6 +219,7 @@ async def _parts(config: Config, telemetry: "Telemetry | None") -> AsyncIterator
             config=SessionsConfig(
                 state_directory=agents_directory,
                 agent_environment=environment,
+                allowed_roots=config.allowed_roots,
                 interrupt_grace_seconds=config.interrupt_grace_seconds,
                 idle_agent_seconds=config.agent_idle_stop_seconds,
                 max_sessions_running=config.max_running_sessions,

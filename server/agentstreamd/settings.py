@@ -166,6 +166,13 @@ def _names(value: object) -> tuple[str, ...]:
     return found
 
 
+def _directories(value: object) -> tuple[Path, ...]:
+    directories = tuple(Path(text).expanduser() for text in _strings(value))
+    if not all(directory.is_absolute() for directory in directories):
+        raise ValueError("must be absolute paths")
+    return directories
+
+
 def _executables(value: object) -> dict[str, str]:
     if isinstance(value, dict):
         pairs = list(value.items())
@@ -267,6 +274,14 @@ SETTINGS = (
         8.0,
         "an idle event stream says that it is alive this often, in seconds",
         "SECONDS",
+    ),
+    Setting(
+        "allowed_roots",
+        _directories,
+        (),
+        "directories; sessions' working directories, and pictures by path, must be in one of them",
+        "DIRS",
+        repeated=True,
     ),
     Setting(
         "agent_environment",

@@ -19,11 +19,11 @@ def row(setting: Setting) -> str:
         shown = "see below"
     elif isinstance(default, bool):
         shown = f"`{str(default).lower()}`"
-    elif isinstance(default, tuple):
+    elif isinstance(default, tuple) and default:
         shown = " ".join(f"`{one}`" for one in default)
     else:
         home = str(default).replace(HOME["HOME"], "~")
-        shown = f"`{home}`" if default not in (None, {}) else "none"
+        shown = f"`{home}`" if default not in (None, {}, ()) else "none"
     names = f"`{setting.name}` | `{setting.flag}` | `{setting.variable}`"
     return f"| {names} | {shown} | {setting.meaning} |"
 
@@ -85,6 +85,7 @@ def test_every_setting_can_be_set_by_flag_and_variable(setting: Any) -> None:
         "reflection": "false",
         "drain_timeout_seconds": "30",
         "agent_environment": "FOO,BAR_*",
+        "allowed_roots": "/srv/work,/home",
         "agent_executables": "claude=/bin/claude",
         "tls_certificate_file": "/c",
         "tls_key_file": "/k",

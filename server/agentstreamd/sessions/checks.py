@@ -4,6 +4,7 @@ import os
 import re
 
 from agentstream.v1 import agent_pb2, session_pb2
+from agentstreamd.sessions.roots import Roots
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -11,6 +12,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_HEADER = re.compile(r"[\0\r\n]")
 _MCP_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+OUTSIDE = "is in none of the daemon's allowed_roots"
 MAX_LABELS = 64
 MAX_LABEL_BYTES = 256
 MAX_TITLE_CHARACTERS = 512
@@ -19,12 +21,12 @@ MAX_TIMEOUT_SECONDS = 366 * 24 * 3600
 Violations = list[tuple[str, str]]
 
 
-def check_config(config: session_pb2.SessionConfig) -> Violations:
+def check_config(config: session_pb2.SessionConfig, roots: Roots) -> Violations:
     """What is wrong with the settings of a new session: field paths and descriptions."""
     found: Violations = []
     if not config.agent:
         found.append(("config.agent", "is required"))
-    found.extend(_check_directory(config.working_directory))
+    found.extend(_check_directory(config.working_directory, roots))
     if config.permission_mode not in agent_pb2.PermissionMode.values():
         found.append(("config.permission_mode", "is not a known value"))
     if config.request_policy not in session_pb2.RequestPolicy.values():
@@ -57,12 +59,15 @@ def check_word(field: str, value: str) -> Violations:
     return []
 
 
-def _check_directory(path: str) -> Violations:
+def _check_directory(path: str, roots: Roots) -> Violations:
     field = "config.working_directory"
     if not path:
         return [(field, "is required")]
     if not os.path.isabs(path) or "\0" in path:
         return [(field, "must be an absolute path")]
+    # First: nobody is to learn what there is elsewhere.
+    if not roots.hold(path):
+        return [(field, OUTSIDE)]
     if not os.path.isdir(path):
         return [(field, "is not an existing directory")]
     return []

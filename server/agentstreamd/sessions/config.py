@@ -12,6 +12,8 @@ class SessionsConfig:
     Attributes:
         state_directory: Where adapters keep files, a folder each.
         agent_environment: The allow-listed environment that agents get.
+        allowed_roots: Where sessions' working directories and pictures by path must be; empty for
+            anywhere.
         interrupt_grace_seconds: How long an interrupted turn may take to end before the agent is
             stopped.
         idle_agent_seconds: How long a session may be idle before its agent process is stopped; the
@@ -24,6 +26,7 @@ class SessionsConfig:
 
     state_directory: Path
     agent_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    allowed_roots: tuple[Path, ...] = ()
     interrupt_grace_seconds: float = 10.0
     idle_agent_seconds: float = 900.0
     commit_backlog_bytes: int = 8 * 1024 * 1024

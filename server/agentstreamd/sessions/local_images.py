@@ -6,7 +6,9 @@ import stat
 
 from agentstream.v1 import service_pb2
 from agentstreamd.sessions import errors
+from agentstreamd.sessions.checks import OUTSIDE
 from agentstreamd.sessions.prompts import IMAGE_TYPES, MAX_IMAGE_BYTES
+from agentstreamd.sessions.roots import Roots
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -17,7 +19,7 @@ _SIGNATURES = (
 
 
 async def with_local_images(
-    request: service_pb2.SendMessageRequest,
+    request: service_pb2.SendMessageRequest, roots: Roots
 ) -> service_pb2.SendMessageRequest:
     """The message with the content of its local images in the place of their paths.
 
@@ -36,7 +38,7 @@ async def with_local_images(
     for index in local:
         image = loaded.parts[index].image
         try:
-            data = await asyncio.to_thread(_read, image.path)
+            data = await asyncio.to_thread(_read, image.path, roots)
             media_type = _media_type(data)
             if image.media_type not in ("", media_type):
                 raise ValueError(f"is {media_type}, not {image.media_type}")
@@ -52,7 +54,9 @@ async def with_local_images(
     return loaded
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, roots: Roots) -> bytes:
+    if not roots.hold(path):
+        raise ValueError(OUTSIDE)
     # Not blocking: opening a FIFO would wait for somebody to write to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

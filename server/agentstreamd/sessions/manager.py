@@ -21,6 +21,7 @@ from agentstreamd.sessions.loading import new_session, started_payload
 from agentstreamd.sessions.messages import send_message, update_settings
 from agentstreamd.sessions.paging import invalid_page_token, page_size
 from agentstreamd.sessions.parts import Environment, Watch
+from agentstreamd.sessions.roots import Roots
 from agentstreamd.sessions.runtime import SessionRuntime
 
 logger = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ class SessionManager:
     async def create(self, request: service_pb2.CreateSessionRequest) -> session_pb2.Session:
         """Make a session, or find the one that was made by the same call before."""
         self._check_draining()
-        violations = check_config(request.config)
+        violations = check_config(request.config, Roots(self._config.allowed_roots))
         if request.session_id and not SESSION_ID.fullmatch(request.session_id):
             violations.append(("session_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}"))
         if violations:

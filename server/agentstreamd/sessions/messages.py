@@ -10,6 +10,7 @@ from agentstreamd.sessions.checks import check_labels, check_title, check_word
 from agentstreamd.sessions.config import SessionsConfig
 from agentstreamd.sessions.local_images import with_local_images
 from agentstreamd.sessions.prompts import check_message, has_part
+from agentstreamd.sessions.roots import Roots
 from agentstreamd.sessions.runtime import SessionRuntime
 
 UPDATABLE = ("model", "permission_mode", "title", "labels")
@@ -50,7 +51,7 @@ async def _take(
     check_room: Callable[[], None],
 ) -> service_pb2.SendMessageResponse:
     _check_capabilities(agent, request)
-    request = await with_local_images(request)
+    request = await with_local_images(request, Roots(config.allowed_roots))
     runtime.check_live()
     if not runtime.turns.current:
         check_room()

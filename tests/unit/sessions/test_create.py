@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2
 from agentstream.v1 import agent_pb2, error_pb2, session_pb2
 from agentstreamd.adapters.base import AgentFailed, AgentUnavailable, InvalidSetting
 from agentstreamd.sessions.checks import check_config
+from agentstreamd.sessions.roots import Roots
 from tests.support.scripted_adapter import (
     RAW,
     Script,
@@ -270,7 +271,7 @@ async def test_each_setting_that_is_wrong_is_named(
 
 
 def test_all_wrong_settings_are_named_at_once() -> None:
-    found = check_config(session_pb2.SessionConfig(title="t" * 600, model="-"))
+    found = check_config(session_pb2.SessionConfig(title="t" * 600, model="-"), Roots([]))
     assert [field for field, _ in found] == [
         "config.agent",
         "config.working_directory",
