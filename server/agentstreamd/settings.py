@@ -242,7 +242,7 @@ SETTINGS = (
         "token_file",
         _path,
         None,
-        "file with the bearer token that all calls but health checks must carry",
+        "file with the bearer tokens, one of which all calls but health checks must carry",
         "FILE",
     ),
     Setting(

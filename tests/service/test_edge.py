@@ -22,7 +22,7 @@ from agentstream.v1 import (
     session_pb2,
 )
 from agentstreamd.model import Kind
-from agentstreamd.service.auth import TokenAuth
+from agentstreamd.service.auth import Grant, TokenAuth
 from agentstreamd.service.listen import Address
 from agentstreamd.sessions.errors import SessionError
 from tests.support.grpc_edge import Running, details, running
@@ -303,7 +303,7 @@ async def test_reflection_lists_the_service_unless_turned_off(
 
 async def test_a_token_is_required_where_there_is_one(sessions: FakeSessions) -> None:
     request = service_pb2.GetSessionRequest(session_id="s")
-    async with running(sessions, auth=TokenAuth("right")) as server:
+    async with running(sessions, auth=TokenAuth([("right", Grant())])) as server:
         for metadata in ((), (("authorization", "Bearer wrong"),), (("authorization", "right"),)):
             error = await failure(server.stub.GetSession(request, metadata=metadata))
             assert error.code() == grpc.StatusCode.UNAUTHENTICATED

@@ -1,49 +1,145 @@
-"""Who may call: one bearer token for everything."""
+"""Who may call what: bearer tokens with scopes, from a file."""
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from agentstream.v1 import error_pb2
+from google.protobuf import message, message_factory
+
+from agentstream.v1 import error_pb2, service_pb2
 
 from .errors import CallError
 
 HEADER = "authorization"
+ALL = "admin"
 _SCHEME = "bearer "
+_SESSION = "session:"
+_SERVICE = service_pb2.DESCRIPTOR.services_by_name["AgentService"]
+
+SCOPES = {
+    "read": ("ListAgents", "GetAgent", "ListSessions", "GetSession", "StreamEvents", "ReadBlob"),
+    "respond": ("Respond",),
+    "run": ("CreateSession", "SendMessage", "InterruptTurn", "UpdateSession", "EndSession"),
+    ALL: ("DeleteSession",),
+}
+"""The calls that each scope allows; `admin` allows those of all others, too."""
+
+_SCOPE_OF = {f"/{_SERVICE.full_name}/{m}": scope for scope, ms in SCOPES.items() for m in ms}
+# What a token for one session may call although it names none: it tells nothing of others.
+_OF_NO_SESSION = frozenset({"ListAgents", "GetAgent"})
 
 
 class TokenError(Exception):
     """The token file can't be used. `str(error)` is a sentence for people."""
 
 
-class TokenAuth:
-    """Checks the bearer token of calls."""
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a token allows.
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
+    Attributes:
+        scopes: Keys of `SCOPES`.
+        session_id: The one session it is for; empty for all.
+    """
+
+    scopes: frozenset[str] = frozenset({ALL})
+    session_id: str = ""
+
+    def check(self, path: str, request: Any) -> None:
+        """Raise PERMISSION_DENIED unless a call with this request, serialized, is allowed.
+
+        Calls of other services, such as reflection, need a token, but no scope.
+        """
+        scope = _SCOPE_OF.get(path)
+        if scope is None:
+            return
+        if not self.scopes & {scope, ALL}:
+            raise _missing(scope, f"the token has not the scope {scope!r}, which this call needs")
+        method = path.rpartition("/")[2]
+        if not self.session_id or method in _OF_NO_SESSION:
+            return
+        if _session_in(method, request) != self.session_id:
+            raise _missing("session", "the token is for another session")
+
+
+class TokenAuth:
+    """Checks the bearer tokens of calls."""
+
+    def __init__(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        """Each token with what it allows."""
+        self._grants = [(token.encode(), grant) for token, grant in grants]
 
     @classmethod
     def from_file(cls, path: Path) -> "TokenAuth":
-        """Read the token: the file's one line. Raises TokenError."""
+        """Read the tokens: one in a line, then its scopes; none for all. Raises TokenError."""
         try:
-            token = path.read_text("utf-8").strip()
+            lines = path.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise TokenError(f"The token file {path} can't be read: {reason}.") from error
-        if not token or not token.isascii() or any(character.isspace() for character in token):
-            raise TokenError(f"The token file {path} must hold one line with one token.")
-        return cls(token)
+        grants: list[tuple[str, Grant]] = []
+        for number, line in enumerate(lines, 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            # Never a word of the line itself: it may be part of a token.
+            try:
+                grants.append((_token(words[0]), _grant(words[1:])))
+            except ValueError as error:
+                raise TokenError(f"Line {number} of the token file {path} {error}.") from error
+        if not grants:
+            raise TokenError(f"The token file {path} holds no token.")
+        if len({token for token, _ in grants}) < len(grants):
+            raise TokenError(f"The token file {path} holds a token twice.")
+        return cls(grants)
 
-    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        """Raise UNAUTHENTICATED unless the call's metadata has the token."""
+    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> Grant:
+        """What the call's token allows. Raises UNAUTHENTICATED."""
         for key, value in metadata:
             if key == HEADER and isinstance(value, str) and value[:7].lower() == _SCHEME:
-                # Takes the same time for every wrong token, so that it can't be guessed bit by bit.
-                if hmac.compare_digest(value[7:].strip().encode(), self._token):
-                    return
+                given = value[7:].strip().encode()
+                # Takes the same time for every wrong token, so that none can be guessed bit by bit.
+                found = [
+                    grant for token, grant in self._grants if hmac.compare_digest(given, token)
+                ]
+                if found:
+                    return found[0]
                 raise _refused("the bearer token is wrong")
         raise _refused("a bearer token is required in the metadata key authorization")
 
 
-def _refused(message: str) -> CallError:
-    return CallError(error_pb2.ERROR_REASON_UNAUTHENTICATED, message)
+def _token(word: str) -> str:
+    if not word.isascii() or not word.isprintable():
+        raise ValueError("begins with no token: it must be printable ASCII")
+    return word
+
+
+def _grant(words: Sequence[str]) -> Grant:
+    sessions = [word.removeprefix(_SESSION) for word in words if word.startswith(_SESSION)]
+    scopes = frozenset(word for word in words if not word.startswith(_SESSION))
+    if not scopes <= SCOPES.keys():
+        known = ", ".join((*SCOPES, f"{_SESSION}ID"))
+        raise ValueError(f"has a scope that there is not; there are {known}")
+    if len(sessions) > 1 or "" in sessions:
+        raise ValueError(f"may have one {_SESSION}ID")
+    return Grant(scopes or frozenset({ALL}), "".join(sessions))
+
+
+def _session_in(method: str, request: Any) -> str:
+    """The session that a request names; empty where it names none, or can't be read."""
+    made: Any = message_factory.GetMessageClass(_SERVICE.methods_by_name[method].input_type)()
+    try:
+        made.ParseFromString(request)
+    except (message.DecodeError, TypeError):
+        return ""
+    return str(getattr(made, "session_id", ""))
+
+
+def _missing(scope: str, text: str) -> CallError:
+    return CallError(error_pb2.ERROR_REASON_SCOPE_MISSING, text, {"scope": scope})
+
+
+def _refused(text: str) -> CallError:
+    return CallError(error_pb2.ERROR_REASON_UNAUTHENTICATED, text)

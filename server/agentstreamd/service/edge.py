@@ -56,11 +56,11 @@ def _wrapped(handler: Any, path: str, auth: TokenAuth | None, watch: WatchCall |
     }[handler.request_streaming, handler.response_streaming]
 
     async def call(request: Any, context: Any) -> Any:
-        async with _Call(path, auth, watch, context) as shown:
+        async with _Call(path, request, auth, watch, context) as shown:
             return await behavior(request, shown)
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-        async with _Call(path, auth, watch, context):
+        async with _Call(path, request, auth, watch, context):
             async for response in behavior(request, context):
                 yield response
 
@@ -73,9 +73,15 @@ class _Call:
     """One call, from its begin to its status."""
 
     def __init__(
-        self, path: str, auth: TokenAuth | None, watch: WatchCall | None, context: Any
+        self,
+        path: str,
+        request: Any,
+        auth: TokenAuth | None,
+        watch: WatchCall | None,
+        context: Any,
     ) -> None:
         self._path = path
+        self._request = request
         self._auth = auth
         self._watch_call = watch
         self._watch: CallWatch | None = None
@@ -93,7 +99,7 @@ class _Call:
             self._watch = self._watch_call(self._path, metadata, self._request_id)
         if self._auth is not None:
             try:
-                self._auth.check(metadata)
+                self._auth.check(metadata).check(self._path, self._request)
             except CallError as error:
                 try:
                     await self._fail(error)

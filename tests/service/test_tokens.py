@@ -1,0 +1,120 @@
+"""Bearer tokens: how the file is read, and what each scope allows."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf import message_factory
+from grpc import aio
+
+from agentstream.v1 import error_pb2, service_pb2
+from agentstreamd.service.auth import SCOPES, Grant, TokenAuth, TokenError
+from agentstreamd.service.errors import CallError
+from tests.support.grpc_edge import details, running
+from tests.support.sessions import fake_sessions
+
+SERVICE = service_pb2.DESCRIPTOR.services_by_name["AgentService"]
+METHODS = [method.name for method in SERVICE.methods]
+FILE = """
+# Lines of comment, and empty ones, are left out.
+everything
+
+watcher   read
+answerer  read respond
+one       run session:s
+"""
+
+
+@pytest.fixture
+def auth(tmp_path: Path) -> TokenAuth:
+    path = tmp_path / "tokens"
+    path.write_text(FILE)
+    return TokenAuth.from_file(path)
+
+
+def allowed(auth: TokenAuth, token: str, method: str, session_id: str = "s") -> bool:
+    grant = auth.check((("authorization", f"Bearer {token}"),))
+    kind = SERVICE.methods_by_name[method].input_type
+    request = message_factory.GetMessageClass(kind)()
+    if "session_id" in kind.fields_by_name:
+        setattr(request, "session_id", session_id)  # noqa: B010
+    try:
+        grant.check(f"/{SERVICE.full_name}/{method}", request.SerializeToString())
+    except CallError as error:
+        assert error.reason == error_pb2.ERROR_REASON_SCOPE_MISSING
+        assert error.status_code == grpc.StatusCode.PERMISSION_DENIED
+        return False
+    return True
+
+
+def test_every_call_needs_a_scope() -> None:
+    assert sorted(method for methods in SCOPES.values() for method in methods) == sorted(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("token", "scopes"),
+    [
+        ("everything", ["read", "respond", "run", "admin"]),
+        ("watcher", ["read"]),
+        ("answerer", ["read", "respond"]),
+    ],
+)
+def test_a_token_allows_the_calls_of_its_scopes_alone(
+    auth: TokenAuth, token: str, scopes: list[str]
+) -> None:
+    expected = {method for scope in scopes for method in SCOPES[scope]}
+    assert {method for method in METHODS if allowed(auth, token, method)} == expected
+
+
+def test_a_token_for_one_session_is_of_no_use_for_others(auth: TokenAuth) -> None:
+    assert {method for method in METHODS if allowed(auth, "one", method)} == set(SCOPES["run"])
+    assert not any(allowed(auth, "one", method, "other") for method in METHODS)
+
+
+def test_a_token_for_one_session_lists_no_sessions() -> None:
+    auth = TokenAuth([("t", Grant(frozenset({"admin"}), "s"))])
+    assert not allowed(auth, "t", "ListSessions")
+    assert allowed(auth, "t", "ListAgents")
+    with pytest.raises(CallError):
+        Grant(session_id="s").check(f"/{SERVICE.full_name}/GetSession", b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "holds no token"),
+        ("# only this", "holds no token"),
+        ("a\na read", "holds a token twice"),
+        ("good\nbad reed", "Line 2 .* has a scope that there is not; there are read, respond"),
+        ("t session:", "may have one session:ID"),
+        ("t session:a session:b", "may have one session:ID"),
+        ("tökén", "printable ASCII"),
+    ],
+)
+def test_a_wrong_file_is_refused_without_showing_a_token(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(text)
+    with pytest.raises(TokenError, match=said) as caught:
+        TokenAuth.from_file(path)
+    assert not any(word in str(caught.value) for word in ("good", "bad", "tökén"))
+
+
+async def test_a_call_beyond_the_scopes_is_refused_before_it_is_made(
+    auth: TokenAuth, tmp_path: Path
+) -> None:
+    metadata = (("authorization", "Bearer watcher"),)
+    async with fake_sessions(tmp_path / "log") as sessions, running(sessions, auth=auth) as server:
+        await sessions.add("s")
+        read = service_pb2.GetSessionRequest(session_id="s")
+        assert (await server.stub.GetSession(read, metadata=metadata)).session.session_id == "s"
+        calls = list(sessions.calls)
+        with pytest.raises(aio.AioRpcError) as caught:
+            await server.stub.DeleteSession(
+                service_pb2.DeleteSessionRequest(session_id="s"), metadata=metadata
+            )
+        assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
+        info = details(caught.value).info
+        assert (info.reason, dict(info.metadata)) == ("SCOPE_MISSING", {"scope": "admin"})
+        assert sessions.calls == calls
