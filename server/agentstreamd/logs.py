@@ -1,7 +1,7 @@
 """Structured logging on standard error: one line a record, as text or as JSON.
 
 What is logged are names, numbers and ids. Settings of sessions, environments, prompts, tokens and
-metadata of calls never are.
+metadata of calls never are; what looks like a secret all the same is taken out.
 """
 
 import logging
@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 import msgspec
+
+from agentstreamd.redaction import redacted
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -53,7 +55,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        shown = {k: redacted(v) if isinstance(v, str) else v for k, v in line.items()}
+        return msgspec.json.encode(shown, enc_hook=str).decode()
 
 
 class TextFormatter(logging.Formatter):
@@ -66,7 +69,7 @@ class TextFormatter(logging.Formatter):
         line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}{fields}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
-        return line
+        return redacted(line)
 
 
 def _one_line(text: str) -> str:

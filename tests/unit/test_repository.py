@@ -20,7 +20,7 @@ CONTRACT = "agentstream.v1"
 # service -> sessions -> events; an agent's knowledge stays in its adapter.
 ALLOWED_IMPORTS = {
     "service": {"sessions", "events", "adapters.registry", "model", CONTRACT},
-    "sessions": {"events", "adapters.base", "model", CONTRACT},
+    "sessions": {"events", "adapters.base", "model", "redaction", CONTRACT},
     "events": set[str](),
     "adapters": {"model", "process", CONTRACT},
     "process": set[str](),

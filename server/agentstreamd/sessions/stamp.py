@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from agentstream.v1 import event_pb2
 from agentstreamd.events.log import Record
-from agentstreamd.model import Draft
+from agentstreamd.model import Draft, Kind
+from agentstreamd.redaction import redacted
 from agentstreamd.sessions.sizes import (
     ENVELOPE_BYTES,
     MAX_EVENT_BYTES,
@@ -15,6 +16,7 @@ from agentstreamd.sessions.sizes import (
 )
 
 _NANOSECONDS = 1_000_000_000
+_WITH_ERROR = frozenset({Kind.ERROR, Kind.TURN_ENDED, Kind.SESSION_ENDED})
 
 
 class Stamper:
@@ -70,6 +72,8 @@ class Stamper:
             event.native_session_id = self.native_session_id
         if turn_id:
             event.turn_id = turn_id
+        if draft.kind in _WITH_ERROR:
+            _redact(event)
         encoded = event.SerializeToString()
         if len(encoded) > MAX_EVENT_BYTES - ENVELOPE_BYTES:
             shrink(event, self.blobs)
@@ -94,3 +98,21 @@ class Stamper:
         self._raw_key = raw
         self._raw_encoded = carrier.SerializeToString()
         return self._raw_encoded
+
+
+def _redact(event: event_pb2.Event) -> None:
+    """Take secrets out of what went wrong: agents quote keys that are refused."""
+    match event.WhichOneof("payload"):
+        case "error":
+            event.error.message = redacted(event.error.message)
+        case "turn_ended" if event.turn_ended.error.message:
+            event.turn_ended.error.message = redacted(event.turn_ended.error.message)
+        case "session_ended":
+            ended = event.session_ended
+            ended.message = redacted(ended.message)
+            ended.stderr_head, ended.stderr_tail = (
+                redacted(ended.stderr_head),
+                redacted(ended.stderr_tail),
+            )
+        case _:
+            pass
