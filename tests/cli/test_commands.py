@@ -152,6 +152,32 @@ async def test_sessions_are_found_by_label(cli: Cli) -> None:
     assert [session["config"]["labels"]["team"] for session in listed] == ["a", "b"]
 
 
+async def test_doctor_says_what_works_and_what_to_do(cli: Cli) -> None:
+    done = await cli("doctor", "mock")
+    assert done.code == 0
+    assert done.out.splitlines()[0] == f"✓ the daemon at {cli.address} answers"
+    assert done.out.splitlines()[1].startswith("✓ mock: installed (")
+    everything = await cli("doctor")
+    assert all(f" {name}: " in everything.out for name in ("amp", "claude", "codex", "opencode"))
+    nobody = await cli("doctor", "nobody")
+    assert (nobody.code, nobody.out.splitlines()[1:]) == (
+        1,
+        ["✗ nobody: the daemon knows no such agent"],
+    )
+
+
+async def test_doctor_tries_agents_where_it_is_told_to(cli: Cli) -> None:
+    done = await cli("doctor", "mock", "--try", "--task", "say ok")
+    assert (done.code, done.out.splitlines()[1][:15]) == (0, "✓ mock: answers")
+    failed = await cli("doctor", "mock", "--try", "--task", "fail authentication Please log in.")
+    assert failed.code == 1
+    assert "✗ mock: it is not logged in, or its key is wrong" in failed.out
+    assert "(Please log in.)" in failed.out
+    # Nobody is there to answer what it asks.
+    asking = await cli("doctor", "mock", "--try", "--task", 'ask permission command "rm -rf /"')
+    assert asking.code == 0
+
+
 async def test_agents_are_listed_and_described(cli: Cli) -> None:
     done = await cli("agents")
     assert any(line.split()[:2] == ["mock", "available"] for line in done.out.splitlines())

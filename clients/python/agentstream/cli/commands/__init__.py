@@ -11,6 +11,7 @@ from agentstream.cli.commands import (
     blob,
     chat,
     delete,
+    doctor,
     end,
     events,
     interrupt,
@@ -23,6 +24,7 @@ from agentstream.cli.commands import (
 
 COMMANDS: Final[dict[str, ModuleType]] = {
     "agents": agents,
+    "doctor": doctor,
     "run": run,
     "chat": chat,
     "sessions": sessions,

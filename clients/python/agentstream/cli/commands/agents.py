@@ -37,7 +37,7 @@ async def run(arguments: argparse.Namespace, context: Context) -> int:
             else:
                 _describe(agent, context)
             return OK
-        agents = [agent async for agent in _all(client)]
+        agents = [agent async for agent in all_agents(client)]
     if arguments.json:
         for agent in agents:
             context.json(agent)
@@ -54,7 +54,8 @@ async def run(arguments: argparse.Namespace, context: Context) -> int:
     return OK
 
 
-async def _all(client: AsyncClient) -> AsyncIterator[agent_pb2.Agent]:
+async def all_agents(client: AsyncClient) -> AsyncIterator[agent_pb2.Agent]:
+    """All agents that the daemon knows."""
     token = ""
     while True:
         with typed_errors():
