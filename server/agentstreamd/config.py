@@ -71,6 +71,7 @@ class Config:
     max_running_sessions: int
     max_queued_messages: int
     max_streams: int
+    max_calls: int
     agents: Mapping[str, AgentConfig] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -105,6 +105,7 @@ def server_settings(config: Config, environment: Mapping[str, str]) -> ServerSet
             progress_interval_seconds=config.progress_interval_seconds,
             max_streams=config.max_streams,
         ),
+        max_calls=config.max_calls,
     )
 
 

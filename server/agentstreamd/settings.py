@@ -318,4 +318,5 @@ SETTINGS = (
         "max_queued_messages", _count, 100, "messages that wait in one session, at most", "COUNT"
     ),
     Setting("max_streams", _count, 10_000, "event streams open at once, at most", "COUNT"),
+    Setting("max_calls", _count, 10_000, "other calls at once, at most", "COUNT"),
 )

@@ -301,6 +301,29 @@ async def test_reflection_lists_the_service_unless_turned_off(
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
+async def test_a_flood_of_calls_is_refused_and_leaves_room_when_it_is_over(
+    sessions: FakeSessions,
+) -> None:
+    request = service_pb2.GetSessionRequest(session_id="s")
+    async with running(sessions, max_calls=1) as server, asyncio.timeout(20):
+        sessions.gate = asyncio.Event()
+        waiting = server.stub.InterruptTurn(service_pb2.InterruptTurnRequest(session_id="s"))
+        task = asyncio.ensure_future(waiting)
+        await sessions.entered.wait()
+        for _ in range(50):
+            refused = details(await failure(server.stub.GetSession(request)))
+            assert refused.info.reason == "LIMIT_EXCEEDED"
+            assert dict(refused.info.metadata) == {"limit": "max_calls", "value": "1"}
+        # Probes get through, whatever the load, and streams have a limit of their own.
+        await health_pb2_grpc.HealthStub(server.channel).Check(health_pb2.HealthCheckRequest())
+        stream = server.stub.StreamEvents(service_pb2.StreamEventsRequest(session_id="s"))
+        responses = [one.WhichOneof("response") async for one in stream]
+        assert responses[:1] == ["opened"]
+        sessions.gate.set()
+        await task
+        assert (await server.stub.GetSession(request)).session.session_id == "s"
+
+
 async def test_a_token_is_required_where_there_is_one(sessions: FakeSessions) -> None:
     request = service_pb2.GetSessionRequest(session_id="s")
     async with running(sessions, auth=TokenAuth([("right", Grant())])) as server:

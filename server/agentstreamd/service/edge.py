@@ -13,7 +13,7 @@ import grpc
 from grpc import aio
 
 from .auth import TokenAuth
-from .errors import CallError, expected, internal
+from .errors import CallError, expected, internal, limit_exceeded
 from .methods import SERVICE_NAME, ClientGone, Handler, unknown
 from .ports import CallWatch, WatchCall
 
@@ -24,11 +24,32 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _OPEN = "/grpc.health.v1.Health/"
 
 
+class Room:
+    """Places for the short calls that run at once: a flood of them is refused, not queued."""
+
+    def __init__(self, max_calls: int) -> None:
+        self._max_calls = max_calls
+        self._calls = 0
+
+    def enter(self) -> None:
+        """Take a place. Raises LIMIT_EXCEEDED."""
+        if self._calls >= self._max_calls:
+            raise limit_exceeded("max_calls", self._max_calls)
+        self._calls += 1
+
+    def leave(self) -> None:
+        """Give it back."""
+        self._calls -= 1
+
+
 class Edge(aio.ServerInterceptor):
     """The one interceptor: every handler goes through it, also the standard services'."""
 
-    def __init__(self, auth: TokenAuth | None, watch: WatchCall | None = None) -> None:
+    def __init__(
+        self, auth: TokenAuth | None, max_calls: int, watch: WatchCall | None = None
+    ) -> None:
         self._auth = auth
+        self._room = Room(max_calls)
         self._watch = watch
 
     async def intercept_service(
@@ -39,11 +60,20 @@ class Edge(aio.ServerInterceptor):
         """Wrap the handler of a call."""
         path = str(handler_call_details.method)
         handler = await continuation(handler_call_details) or unknown(path)
-        auth = None if path.startswith(_OPEN) else self._auth
-        return _wrapped(handler, path, auth, self._watch)
+        # Probes must get through, and streams have a limit of their own.
+        probe = path.startswith(_OPEN)
+        auth = None if probe else self._auth
+        room = None if probe or handler.response_streaming else self._room
+        return _wrapped(handler, path, auth, room, self._watch)
 
 
-def _wrapped(handler: Any, path: str, auth: TokenAuth | None, watch: WatchCall | None) -> Handler:
+def _wrapped(
+    handler: Any,
+    path: str,
+    auth: TokenAuth | None,
+    room: Room | None,
+    watch: WatchCall | None,
+) -> Handler:
     if handler.response_streaming:
         behavior = handler.stream_stream or handler.unary_stream
     else:
@@ -56,11 +86,11 @@ def _wrapped(handler: Any, path: str, auth: TokenAuth | None, watch: WatchCall |
     }[handler.request_streaming, handler.response_streaming]
 
     async def call(request: Any, context: Any) -> Any:
-        async with _Call(path, request, auth, watch, context) as shown:
+        async with _Call(path, request, auth, room, watch, context) as shown:
             return await behavior(request, shown)
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-        async with _Call(path, request, auth, watch, context):
+        async with _Call(path, request, auth, room, watch, context):
             async for response in behavior(request, context):
                 yield response
 
@@ -77,12 +107,14 @@ class _Call:
         path: str,
         request: Any,
         auth: TokenAuth | None,
+        room: Room | None,
         watch: WatchCall | None,
         context: Any,
     ) -> None:
         self._path = path
         self._request = request
         self._auth = auth
+        self._room = room
         self._watch_call = watch
         self._watch: CallWatch | None = None
         self._context = context
@@ -97,17 +129,21 @@ class _Call:
         self._request_id = _request_id(metadata)
         if self._watch_call is not None:
             self._watch = self._watch_call(self._path, metadata, self._request_id)
-        if self._auth is not None:
-            try:
+        try:
+            if self._auth is not None:
                 self._auth.check(metadata).check(self._path, self._request)
-            except CallError as error:
-                try:
-                    await self._fail(error)
-                finally:
-                    self._end_watch()
+            if self._room is not None:
+                self._room.enter()
+        except CallError as error:
+            try:
+                await self._fail(error)
+            finally:
+                self._end_watch()
         return self._context if self._watch is None else _Watched(self._context, self._watch)
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if self._room is not None:
+            self._room.leave()
         try:
             return await self._settle(error)
         finally:

@@ -49,6 +49,7 @@ class ServerSettings:
         auth: Checks tokens; None lets everybody in.
         reflection: Offer server reflection.
         streams: How event streams behave.
+        max_calls: Calls that are no streams, at once, at most.
     """
 
     listen: Sequence[Address]
@@ -56,6 +57,7 @@ class ServerSettings:
     auth: TokenAuth | None = None
     reflection: bool = True
     streams: StreamSettings = field(default_factory=StreamSettings)
+    max_calls: int = 10_000
 
 
 class Server:
@@ -67,7 +69,8 @@ class Server:
         self._settings = settings
         self.streams = EventStreams(sessions, settings.streams)
         self._health = health.aio.HealthServicer()
-        self._server = aio.server(interceptors=[Edge(settings.auth, watch)], options=_OPTIONS)
+        edge = Edge(settings.auth, settings.max_calls, watch)
+        self._server = aio.server(interceptors=[edge], options=_OPTIONS)
         self._server.add_generic_rpc_handlers((handlers(sessions, self.streams),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if settings.reflection:

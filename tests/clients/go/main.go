@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -26,11 +28,36 @@ import (
 type object = map[string]any
 
 type plan struct {
-	Connections map[string]struct{ Address, Token string }
+	Connections map[string]connection
 	Scenarios   []struct {
 		Name  string
 		Steps []json.RawMessage
 	}
+}
+
+type connection struct {
+	Address, Token string
+	TLS            *struct{ CA, Client string }
+}
+
+func (c connection) connect() (*client.Client, error) {
+	options := []client.Option{client.WithToken(c.Token)}
+	if c.TLS != nil {
+		authority, err := os.ReadFile(c.TLS.CA)
+		if err != nil {
+			return nil, err
+		}
+		certificate, err := tls.LoadX509KeyPair(c.TLS.Client, c.TLS.Client)
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(authority)
+		options = append(options, client.WithTLS(&tls.Config{
+			RootCAs: roots, Certificates: []tls.Certificate{certificate},
+		}))
+	}
+	return client.Connect(c.Address, options...)
 }
 
 type step struct {
@@ -62,7 +89,7 @@ func run() error {
 	}
 	clients := map[string]*client.Client{}
 	for name, connection := range todo.Connections {
-		made, err := client.Connect(connection.Address, client.WithToken(connection.Token))
+		made, err := connection.connect()
 		if err != nil {
 			return err
 		}

@@ -1,5 +1,6 @@
 """The generated betterproto2 client as it is, over grpclib."""
 
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,8 +50,13 @@ class Betterproto:
     def __init__(self, connection: Json) -> None:
         host, port = connection["address"].rsplit(":", 1)
         token = connection.get("token")
+        context = None
+        if tls := connection.get("tls"):
+            context = ssl.create_default_context(cafile=tls["ca"])
+            context.load_cert_chain(tls["client"])
+            context.set_alpn_protocols(["h2"])
         self.stub = v1.AgentServiceStub(
-            Channel(host, int(port)),
+            Channel(host, int(port), ssl=context),
             metadata={"authorization": f"Bearer {token}"} if token else None,
         )
         self.cancelled = False

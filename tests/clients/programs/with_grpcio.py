@@ -55,11 +55,18 @@ def options(request: service_pb2.StreamEventsRequest) -> dict[str, Any]:
     }
 
 
+def how(connection: Json) -> dict[str, Any]:
+    options = {"token": connection.get("token")}
+    if tls := connection.get("tls"):
+        options |= {"tls_ca": tls["ca"], "tls_cert": tls["client"], "tls_key": tls["client"]}
+    return options
+
+
 class Sync:
     """The client without asyncio; this program has nothing else to do while it waits."""
 
     def __init__(self, connection: Json) -> None:
-        self.client = connect(connection["address"], token=connection.get("token"))
+        self.client = connect(connection["address"], **how(connection))
         self.running: Any = None
 
     async def unary(self, method: str, request: Json, seconds: float | None) -> Json:
@@ -103,7 +110,7 @@ class Aio:
     """The client for asyncio."""
 
     def __init__(self, connection: Json) -> None:
-        self.client = connect_aio(connection["address"], token=connection.get("token"))
+        self.client = connect_aio(connection["address"], **how(connection))
         self.running: Any = None
 
     async def unary(self, method: str, request: Json, seconds: float | None) -> Json:

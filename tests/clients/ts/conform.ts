@@ -4,6 +4,7 @@
  */
 
 import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { json as readJson } from "node:stream/consumers";
 import { fromJson, type JsonObject, type JsonValue, toJson } from "@bufbuild/protobuf";
 import { type AgentstreamError, type Client, connect, errorFrom } from "@agentstream/client";
@@ -16,6 +17,7 @@ import {
   StreamEventsRequestSchema,
 } from "@agentstream/protocol";
 import { Code } from "@connectrpc/connect";
+import { credentials } from "@grpc/grpc-js";
 
 interface Step {
   call?: string;
@@ -31,8 +33,13 @@ interface Step {
   cancelAfter?: number;
   answers?: Record<string, JsonObject[]>;
 }
+interface Connection {
+  address: string;
+  token?: string;
+  tls?: { ca: string; client: string };
+}
 interface Plan {
-  connections: Record<string, { address: string; token?: string }>;
+  connections: Record<string, Connection>;
   scenarios: { name: string; steps: Step[] }[];
 }
 type Result = { [key: string]: JsonValue };
@@ -151,14 +158,17 @@ function carryOut(client: Client, step: Step): Promise<Result> {
 const plan = (await readJson(process.stdin)) as Plan;
 const clients = new Map<string, Client>();
 const closing: (() => void)[] = [];
-for (const [name, { address, token }] of Object.entries(plan.connections)) {
-  const options = token === undefined ? {} : { token };
+for (const [name, { address, token, tls }] of Object.entries(plan.connections)) {
+  const options: { token?: string } = token === undefined ? {} : { token };
+  const ca = tls && readFileSync(tls.ca);
+  const own = tls && readFileSync(tls.client);
   if (process.argv[2] === "grpc-js") {
-    const transport = grpcJsTransport(address);
+    const transport = grpcJsTransport(address, ca && credentials.createSsl(ca, own, own));
     closing.push(transport.close);
     clients.set(name, connect(address, { ...options, transport }));
   } else {
-    const client = connect(address, options);
+    const pem = ca && own && { ca: `${ca}`, cert: `${own}`, key: `${own}` };
+    const client = connect(address, { ...options, ...(pem && { tls: pem }) });
     closing.push(() => client.close());
     clients.set(name, client);
   }
