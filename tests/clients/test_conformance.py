@@ -19,6 +19,7 @@ import trustme
 
 from agentstream.v1 import error_pb2, service_pb2, service_pb2_grpc
 from tests.clients.conftest import NAMES, Json, Program, program
+from tests.clients.faulty import faulty_server
 from tests.faults.scale import randomness
 from tests.support.daemon import Daemon, daemon, start
 from tests.support.fault_proxy import FaultProxy, Faults, fault_proxy
@@ -37,18 +38,6 @@ max_queued_messages = 1
 [agents.mock.options]
 ack_timeout_seconds = 0.3
 """
-
-NOT_PROVOKED = {
-    "UNSPECIFIED": "never sent",
-    "SESSION_DELETED": "a stream may as well have sent all and end with OK; "
-    "tests/service/test_stream.py",
-    "CAPABILITY_NOT_SUPPORTED": "the mock agent can do everything",
-    "EVENTS_COMPACTED": "needs a retention; tests/service/test_stream.py",
-    "LOG_UNAVAILABLE": "needs a full disk; tests/faults/test_disk.py",
-    "INTERNAL": "needs a fault of the daemon; tests/service/test_edge.py",
-    "NOT_IMPLEMENTED": "no call is left so",
-}
-"""Reasons that no scenario provokes, and why."""
 
 
 def plan(client: Program, connections: Json) -> Json:
@@ -151,6 +140,7 @@ async def servers(directory: Path) -> AsyncIterator[Servers]:
         encrypted = await enter(daemon(directory / "encrypted", *tls, f"--token-file={token_file}"))
         draining = await enter(daemon(directory / "draining", NOTICE))
         proxy = await enter(fault_proxy(main.target, CUTS, randomness("conformance")))
+        faulty = await enter(faulty_server(directory / "faulty"))
         restarting = Restarting(directory / "restarting", kill=True)
         deploying = Restarting(directory / "deploying", kill=False)
         for one in (restarting, deploying):
@@ -167,6 +157,7 @@ async def servers(directory: Path) -> AsyncIterator[Servers]:
             "reader": {"address": guarded.target, "token": READER},
             "cut": {"address": proxy.target},
             "draining": {"address": draining.target},
+            "faulty": {"address": faulty},
         }
         yield Servers(connections, draining, restarting, deploying, proxy)
 
@@ -317,4 +308,4 @@ def test_the_scenarios_provoke_every_reason_of_the_contract() -> None:
     text = json.dumps(SCENARIOS)
     names = {name.removeprefix("ERROR_REASON_") for name in error_pb2.ErrorReason.keys()}  # noqa: SIM118
     provoked = {name for name in names if f'"reason": "{name}"' in text}
-    assert names - provoked == set(NOT_PROVOKED)
+    assert names - provoked == {"UNSPECIFIED"}, "which is never sent"
