@@ -1,5 +1,6 @@
 """Bearer tokens: how the file is read, and what each scope allows."""
 
+import logging
 from pathlib import Path
 
 import grpc
@@ -116,3 +117,55 @@ async def test_a_call_beyond_the_scopes_is_refused_before_it_is_made(
         info = details(caught.value).info
         assert (info.reason, dict(info.metadata)) == ("SCOPE_MISSING", {"scope": "admin"})
         assert sessions.calls == calls
+
+
+def works(auth: TokenAuth, token: str) -> bool:
+    try:
+        auth.check((("authorization", f"Bearer {token}"),))
+    except CallError:
+        return False
+    return True
+
+
+def test_a_changed_file_counts_from_the_next_call_on(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("old\nkept")
+    auth = TokenAuth.from_file(path)
+    assert works(auth, "old")
+    path.write_text("kept\nfresh read")
+    assert [works(auth, token) for token in ("old", "kept", "fresh")] == [False, True, True]
+    assert auth.check((("authorization", "Bearer fresh"),)) == Grant(frozenset({"read"}))
+
+
+@pytest.mark.parametrize("damage", ["", "good\nbad reed", None])
+def test_a_file_that_breaks_leaves_the_tokens_of_before(
+    tmp_path: Path, damage: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("before")
+    auth = TokenAuth.from_file(path)
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_text(damage)
+    assert [works(auth, token) for token in ("before", "good", "bad")] == [True, False, False]
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1
+    assert "The tokens of before stay." in told[0]
+    path.write_text("mended")
+    assert [works(auth, token) for token in ("before", "mended")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("mode", "warned"), [(0o600, False), (0o440, False), (0o644, True), (0o660, True)]
+)
+def test_a_file_that_others_can_read_or_change_is_told_of(
+    tmp_path: Path, mode: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("t0ken")
+    path.chmod(mode)
+    with caplog.at_level(logging.WARNING):
+        TokenAuth.from_file(path)
+    assert ("other users" in caplog.text) is warned
+    assert "t0ken" not in caplog.text

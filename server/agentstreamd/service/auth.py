@@ -1,6 +1,8 @@
 """Who may call what: bearer tokens with scopes, from a file."""
 
 import hmac
+import logging
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,8 @@ ALL = "admin"
 _SCHEME = "bearer "
 _SESSION = "session:"
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["AgentService"]
+_Stamp = tuple[int, int, int]
+_log = logging.getLogger(__name__)
 
 SCOPES = {
     "read": ("ListAgents", "GetAgent", "ListSessions", "GetSession", "StreamEvents", "ReadBlob"),
@@ -27,6 +31,8 @@ SCOPES = {
 """The calls that each scope allows; `admin` allows those of all others, too."""
 
 _SCOPE_OF = {f"/{_SERVICE.full_name}/{m}": scope for scope, ms in SCOPES.items() for m in ms}
+# Not the group's reading: that is how orchestrators hand secrets to a user who is not root.
+_OF_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 # What a token for one session may call although it names none: it tells nothing of others.
 _OF_NO_SESSION = frozenset({"ListAgents", "GetAgent"})
 
@@ -65,20 +71,58 @@ class Grant:
 
 
 class TokenAuth:
-    """Checks the bearer tokens of calls."""
+    """Checks the bearer tokens of calls.
+
+    Those of a file are read again when it changes, at the next call. A file that can't be used
+    leaves the tokens of before in force, and is told of in the log.
+    """
 
     def __init__(self, grants: Sequence[tuple[str, Grant]]) -> None:
         """Each token with what it allows."""
+        self._path: Path | None = None
+        self._seen: _Stamp | None = None
+        self._take(grants)
+
+    def _take(self, grants: Sequence[tuple[str, Grant]]) -> None:
         self._grants = [(token.encode(), grant) for token, grant in grants]
 
     @classmethod
     def from_file(cls, path: Path) -> "TokenAuth":
         """Read the tokens: one in a line, then its scopes; none for all. Raises TokenError."""
+        # Before the file is read: a change meanwhile must be seen at the next call.
+        seen = _stamp(path)
+        auth = cls(cls._read(path))
+        auth._path, auth._seen = path, seen
+        return auth
+
+    def _refresh(self) -> None:
+        if self._path is None:
+            return
+        stamp = _stamp(self._path)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        try:
+            self._take(self._read(self._path))
+        except TokenError as error:
+            _log.error("%s The tokens of before stay.", error)
+        else:
+            _log.info("read the token file %s anew", self._path)
+
+    @staticmethod
+    def _read(path: Path) -> list[tuple[str, Grant]]:
         try:
             lines = path.read_text("utf-8").splitlines()
+            mode = path.stat().st_mode
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise TokenError(f"The token file {path} can't be read: {reason}.") from error
+        if mode & _OF_OTHERS:
+            _log.warning(
+                "the token file %s has mode %03o: other users can read or change it",
+                path,
+                stat.S_IMODE(mode),
+            )
         grants: list[tuple[str, Grant]] = []
         for number, line in enumerate(lines, 1):
             words = line.split()
@@ -93,10 +137,11 @@ class TokenAuth:
             raise TokenError(f"The token file {path} holds no token.")
         if len({token for token, _ in grants}) < len(grants):
             raise TokenError(f"The token file {path} holds a token twice.")
-        return cls(grants)
+        return grants
 
     def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> Grant:
         """What the call's token allows. Raises UNAUTHENTICATED."""
+        self._refresh()
         for key, value in metadata:
             if key == HEADER and isinstance(value, str) and value[:7].lower() == _SCHEME:
                 given = value[7:].strip().encode()
@@ -108,6 +153,14 @@ class TokenAuth:
                     return found[0]
                 raise _refused("the bearer token is wrong")
         raise _refused("a bearer token is required in the metadata key authorization")
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _token(word: str) -> str:
