@@ -6,7 +6,7 @@ from agentstream.v1 import agent_pb2, error_pb2, event_pb2, service_pb2
 from agentstreamd.events.log import EventLog
 from agentstreamd.sessions import errors, stored
 from agentstreamd.sessions.agents import adapter_errors
-from agentstreamd.sessions.checks import check_labels, check_title, check_word
+from agentstreamd.sessions.checks import OUTSIDE, check_labels, check_title, check_word
 from agentstreamd.sessions.config import SessionsConfig
 from agentstreamd.sessions.local_images import with_local_images
 from agentstreamd.sessions.prompts import check_message, has_part
@@ -51,7 +51,11 @@ async def _take(
     check_room: Callable[[], None],
 ) -> service_pb2.SendMessageResponse:
     _check_capabilities(agent, request)
-    request = await with_local_images(request, Roots(config.allowed_roots))
+    roots = Roots(config.allowed_roots)
+    if not roots.hold(runtime.config.working_directory):
+        # Made before the roots were set, or a link on the way leads elsewhere by now.
+        raise errors.agent_unavailable(agent.name, f"the session's working directory {OUTSIDE}")
+    request = await with_local_images(request, roots)
     runtime.check_live()
     if not runtime.turns.current:
         check_room()

@@ -60,6 +60,18 @@ async def test_pictures_are_read_from_allowed_roots_only(places: Path) -> None:
             assert refused.error.violations == [("parts[0].image.path", OUTSIDE)]
 
 
+async def test_a_directory_that_leads_out_by_now_gets_no_message(places: Path) -> None:
+    link = places / "in" / "link"
+    link.symlink_to(places / "in" / "deep")
+    async with laboratory(places / "lab", allowed_roots=(places / "in",)) as lab:
+        await lab.create("s", working_directory=str(link))
+        link.unlink()
+        link.symlink_to(places / "inside-not")
+        with Refused(error_pb2.ERROR_REASON_AGENT_UNAVAILABLE) as refused:
+            await send_picture(lab, f"{places}/in/a.png")
+        assert OUTSIDE in str(refused.error)
+
+
 async def send_picture(lab: Lab, path: str) -> None:
     image = service_pb2.InputImage(path=path)
     await lab.manager.send(
