@@ -5,6 +5,7 @@ they crash; what the daemon itself knows to be secret never gets this far.
 """
 
 import re
+from collections.abc import Sequence
 
 REMOVED = "[redacted]"
 
@@ -29,6 +30,12 @@ _BY_NAME = re.compile(
 )
 
 
-def redacted(text: str) -> str:
-    """The text with `REMOVED` in the place of what looks like a secret."""
+def redacted(text: str, known: Sequence[str] = ()) -> str:
+    """The text with `REMOVED` in the place of what looks like a secret.
+
+    So it is with the values of `known`, whatever they look like; where one holds another, it must
+    come first.
+    """
+    for value in known:
+        text = text.replace(value, REMOVED)
     return _BY_NAME.sub(rf"\1{REMOVED}", _BY_FORM.sub(REMOVED, text))

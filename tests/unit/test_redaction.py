@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentstream.v1 import error_pb2, event_pb2
+from agentstream.v1 import error_pb2, event_pb2, session_pb2
 from agentstreamd import logs
 from agentstreamd.adapters.base import AgentExit
 from agentstreamd.redaction import redacted
+from agentstreamd.sessions.confidential import secrets_of
 from tests.unit.sessions.asking import asking
 from tests.unit.sessions.lab import laboratory
 
@@ -96,3 +97,39 @@ async def test_errors_of_agents_hold_no_secret(tmp_path: Path) -> None:
     ended = events[-1].turn_ended
     assert ended.status == event_pb2.TURN_STATUS_FAILED
     assert ended.error.message == "the key [redacted] is wrong"
+
+
+# Like no key of anybody: only the session's settings say that these are secrets.
+OWN = "correct horse battery"
+SETTINGS = session_pb2.SessionConfig(
+    env={"DB": OWN, "DB_LONGER": f"{OWN} staple", "SHORT": "debug", "CACHE_DIR": "/var/cache/own"},
+    mcp_servers=[
+        session_pb2.McpServer(name="a", stdio=session_pb2.McpStdio(env={"X": "of-stdio-servers"})),
+        session_pb2.McpServer(
+            name="b", http=session_pb2.McpHttp(headers={"Authorization": "Basic of-http-servers"})
+        ),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"no login with {OWN}!", "no login with [redacted]!"),
+        (f"got {OWN} staple", "got [redacted]"),
+        ("of-stdio-servers", "[redacted]"),
+        ("Basic of-http-servers or of-http-servers", "[redacted] or [redacted]"),
+        ("debug: no /var/cache/own", "debug: no /var/cache/own"),
+    ],
+)
+def test_what_a_session_was_given_is_taken_out_exactly(text: str, left: str) -> None:
+    assert redacted(text, secrets_of(SETTINGS)) == left
+
+
+async def test_errors_of_agents_do_not_hold_what_the_session_was_given(tmp_path: Path) -> None:
+    said = AgentExit(expected=False, exit_code=1, message=OWN, stderr_head=OWN, stderr_tail=OWN)
+    async with laboratory(tmp_path) as lab:
+        (await asking(lab, env=dict(SETTINGS.env))).exit(said)
+        events = await lab.until("turn_ended")
+    assert OWN not in "".join(str(event) for event in events)
+    assert events[-1].turn_ended.error.message == "[redacted]"

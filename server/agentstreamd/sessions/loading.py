@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from agentstream.v1 import agent_pb2, event_pb2, interaction_pb2, service_pb2, session_pb2
 from agentstreamd.events.log import Reader
 from agentstreamd.sessions import stored
+from agentstreamd.sessions.confidential import secrets_of
 from agentstreamd.sessions.journal import Journal
 from agentstreamd.sessions.keeper import StreamKeeper
 from agentstreamd.sessions.parts import Environment, SessionParts
@@ -23,7 +24,7 @@ _READ_EVENTS = 1024
 def _keeper(
     config: session_pb2.SessionConfig, session_id: str, uid: str, environment: Environment
 ) -> StreamKeeper:
-    stamper = Stamper(session_id, uid, store_raw=not config.discard_raw)
+    stamper = Stamper(session_id, uid, store_raw=not config.discard_raw, secrets=secrets_of(config))
     return StreamKeeper(
         stamper,
         new_turn_id=lambda: f"turn_{environment.new_id()}",

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from agentstream.v1 import agent_pb2, error_pb2, event_pb2, session_pb2
 from agentstreamd.adapters.base import AgentExit, Driver
 from agentstreamd.model import Draft, Kind, event, status_item, whole
-from agentstreamd.redaction import redacted
 from agentstreamd.sessions import stored
 from agentstreamd.sessions.errors import SessionError, draining, log_unavailable, session_ended
 from agentstreamd.sessions.keeper import EndedTurn
@@ -217,7 +216,8 @@ class SessionRuntime:
         known = {"exit_code": exit.exit_code, "signal": exit.signal}
         metadata = {name: value for name, value in known.items() if value is not None}
         detail = "\n".join(filter(None, (exit.message, exit.stderr_head, exit.stderr_tail)))
-        item = status_item(f"agent_exited:{self._new_id()}", "agent_exited", redacted(detail))
+        shown = self.keeper.stamper.redacted(detail)
+        item = status_item(f"agent_exited:{self._new_id()}", "agent_exited", shown)
         self.keeper.apply(whole(item, synthetic=True, metadata_json=json.dumps(metadata)))
 
     def _turn_ended(self, turn: EndedTurn) -> None:

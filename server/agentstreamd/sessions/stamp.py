@@ -1,6 +1,6 @@
 """Stamping: a draft gets its place in the stream and becomes a record for the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from agentstream.v1 import event_pb2
 from agentstreamd.events.log import Record
@@ -30,8 +30,20 @@ class Stamper:
         listener: When set, is shown every stamped event (replaying a transcript reads them here).
     """
 
-    def __init__(self, session_id: str, uid: str, *, store_raw: bool, sequence: int = 0) -> None:
-        """Go on after `sequence`; native messages are left out unless `store_raw`."""
+    def __init__(
+        self,
+        session_id: str,
+        uid: str,
+        *,
+        store_raw: bool,
+        sequence: int = 0,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        """Go on after `sequence`; native messages are left out unless `store_raw`.
+
+        `secrets` are values that errors are not to show.
+        """
+        self._secrets = tuple(secrets)
         self.session_id = session_id
         self.sequence = sequence
         self.native_session_id = ""
@@ -73,7 +85,7 @@ class Stamper:
         if turn_id:
             event.turn_id = turn_id
         if draft.kind in _WITH_ERROR:
-            _redact(event)
+            self._redact(event)
         encoded = event.SerializeToString()
         if len(encoded) > MAX_EVENT_BYTES - ENVELOPE_BYTES:
             shrink(event, self.blobs)
@@ -99,20 +111,22 @@ class Stamper:
         self._raw_encoded = carrier.SerializeToString()
         return self._raw_encoded
 
+    def redacted(self, text: str) -> str:
+        """Text of an agent without what is, or looks like, a secret."""
+        return redacted(text, self._secrets)
 
-def _redact(event: event_pb2.Event) -> None:
-    """Take secrets out of what went wrong: agents quote keys that are refused."""
-    match event.WhichOneof("payload"):
-        case "error":
-            event.error.message = redacted(event.error.message)
-        case "turn_ended" if event.turn_ended.error.message:
-            event.turn_ended.error.message = redacted(event.turn_ended.error.message)
-        case "session_ended":
-            ended = event.session_ended
-            ended.message = redacted(ended.message)
-            ended.stderr_head, ended.stderr_tail = (
-                redacted(ended.stderr_head),
-                redacted(ended.stderr_tail),
-            )
-        case _:
-            pass
+    def _redact(self, event: event_pb2.Event) -> None:
+        """Take secrets out of what went wrong: agents quote keys that are refused."""
+        match event.WhichOneof("payload"):
+            case "error":
+                event.error.message = self.redacted(event.error.message)
+            case "turn_ended" if event.turn_ended.error.message:
+                error = event.turn_ended.error
+                error.message = self.redacted(error.message)
+            case "session_ended":
+                ended = event.session_ended
+                ended.message = self.redacted(ended.message)
+                ended.stderr_head = self.redacted(ended.stderr_head)
+                ended.stderr_tail = self.redacted(ended.stderr_tail)
+            case _:
+                pass
