@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 LOCK_VENV := .cache/lock-venv
+AUDIT_VENV := .cache/audit-venv
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip --quiet
 
 # buf and its plugins are console scripts of the environment.
@@ -24,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock generate drift lint ruff mypy buf go ts format system agents grpcurl mesh clients web test test-unit faults demo bench clean
+.PHONY: help setup lock audit generate drift lint ruff mypy buf go ts format system agents grpcurl mesh clients web test test-unit faults demo bench clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -50,6 +51,11 @@ lock: ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade: to their n
 	@$(LOCK_VENV)/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-annotate \
 		--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
 		--output-file tools/mesh/requirements.lock $(ARGS) tools/mesh/requirements.in
+
+audit: ## look for known vulnerabilities of the pinned dependencies (needs their service in the network)
+	@test -x $(AUDIT_VENV)/bin/pip-audit \
+		|| { $(PYTHON) -m venv $(AUDIT_VENV) && $(AUDIT_VENV)/bin/pip install --quiet pip-audit==2.10.1; }
+	@$(AUDIT_VENV)/bin/pip-audit --disable-pip --require-hashes --requirement requirements.lock $(ARGS)
 
 # The plugins that tools/go/go.mod pins, and the packages that package-lock.json pins.
 $(GO_PLUGINS): tools/go/go.mod tools/go/go.sum

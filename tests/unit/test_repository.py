@@ -244,3 +244,58 @@ def test_every_public_module_has_a_docstring() -> None:
         and ast.get_docstring(ast.parse(path.read_text())) is None
     ]
     assert not missing
+
+
+# What hands a string to a shell, or may.
+SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
+SHELL_NAMES = {"create_subprocess_shell", "subprocess_shell"}
+
+
+def uses_of_a_shell(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "shell":
+            if not (isinstance(node.value, ast.Constant) and node.value.value is False):
+                yield f"{node.lineno}: shell="
+        elif isinstance(node, ast.Attribute):
+            if node.attr in SHELL_NAMES or ast.unparse(node) in SHELLS:
+                yield f"{node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            if names & SHELLS or {alias.name for alias in node.names} & SHELL_NAMES:
+                yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def test_nothing_that_is_installed_starts_a_shell() -> None:
+    found = [
+        f"{name_of(path)}:{use}"
+        for folder in (SERVER, CLIENT)
+        for path in sorted(folder.rglob("*.py"))
+        for use in uses_of_a_shell(path.read_text())
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "subprocess.run(x, shell=True)",
+        "subprocess.run(x, shell=y)",
+        "os.system(x)",
+        "from os import popen",
+        "asyncio.create_subprocess_shell(x)",
+        "from asyncio import create_subprocess_shell",
+    ],
+)
+def test_a_use_of_a_shell_is_found(source: str) -> None:
+    assert list(uses_of_a_shell(source))
+
+
+def test_each_line_of_the_threat_model_names_a_test_that_there_is() -> None:
+    text = (ROOT / "docs" / "security.md").read_text().partition("## Threat model")[2]
+    rows = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 15
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+        assert named, row
+        for file, test in named:
+            assert re.search(rf"^(async )?def {test}\(", (ROOT / file).read_text(), re.M), row
