@@ -72,6 +72,9 @@ class Config:
     max_queued_messages: int
     max_streams: int
     max_calls: int
+    retention_ended_sessions_seconds: float
+    retention_event_age_seconds: float
+    retention_session_bytes: int
     agents: Mapping[str, AgentConfig] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 

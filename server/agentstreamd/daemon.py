@@ -27,6 +27,7 @@ from agentstreamd.service.stream import StreamSettings
 from agentstreamd.service.tls import Certificates, TlsError, TlsFiles
 from agentstreamd.sessions.config import SessionsConfig
 from agentstreamd.sessions.manager import SessionManager
+from agentstreamd.sessions.retention import Retention, RetentionLimits
 
 if TYPE_CHECKING:
     from agentstreamd.telemetry import Telemetry
@@ -237,7 +238,13 @@ async def _parts(config: Config, telemetry: "Telemetry | None") -> AsyncIterator
             await manager.start()
         except EventLogError as error:
             raise StartError(f"{_sentence(error)}", EXIT_DATA_DIR) from error
-        yield manager
+        limits = RetentionLimits(
+            ended_sessions_seconds=config.retention_ended_sessions_seconds,
+            event_age_seconds=config.retention_event_age_seconds,
+            session_bytes=config.retention_session_bytes,
+        )
+        async with Retention(log, manager.delete, limits).running():
+            yield manager
 
 
 async def _open_log(config: Config, on_append: Callable[[float], None] | None) -> SqliteEventLog:

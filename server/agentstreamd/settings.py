@@ -13,6 +13,7 @@ from agentstreamd.logs import FORMATS, LEVELS
 from agentstreamd.service.listen import Address
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
+_CENTURY_SECONDS = 100 * 365 * 24 * 3600
 _FALSE = frozenset({"false", "no", "off", "0"})
 
 AGENT_ENVIRONMENT = (
@@ -109,6 +110,13 @@ def _seconds(lowest: float, highest: float) -> Callable[[object], float]:
         return number
 
     return parse
+
+
+def _bytes(value: object) -> int:
+    number = _number(value)
+    if number < 0 or number != int(number):
+        raise ValueError("must be a whole number of bytes, 0 or more")
+    return int(number)
 
 
 def _count(value: object) -> int:
@@ -319,4 +327,25 @@ SETTINGS = (
     ),
     Setting("max_streams", _count, 10_000, "event streams open at once, at most", "COUNT"),
     Setting("max_calls", _count, 10_000, "other calls at once, at most", "COUNT"),
+    Setting(
+        "retention_ended_sessions_seconds",
+        _seconds(0, _CENTURY_SECONDS),
+        0.0,
+        "an ended session is deleted this long after its end, in seconds; 0: never",
+        "SECONDS",
+    ),
+    Setting(
+        "retention_event_age_seconds",
+        _seconds(0, _CENTURY_SECONDS),
+        0.0,
+        "events older than this are removed, in seconds; 0: never",
+        "SECONDS",
+    ),
+    Setting(
+        "retention_session_bytes",
+        _bytes,
+        0,
+        "a session's events beyond so many bytes are removed, oldest first; 0: never",
+        "BYTES",
+    ),
 )

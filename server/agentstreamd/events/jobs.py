@@ -58,6 +58,7 @@ class CompactJob(Job):
     """Drops chunks whose events are all before `before`."""
 
     before: int
+    uid: str = ""
 
 
 @dataclass(slots=True)

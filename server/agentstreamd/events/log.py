@@ -214,14 +214,28 @@ class EventLog(ABC):
         """
 
     @abstractmethod
-    def compact(self, session_id: str, before_sequence: int) -> asyncio.Future[int]:
+    def compact(
+        self, session_id: str, before_sequence: int, *, uid: str = ""
+    ) -> asyncio.Future[int]:
         """Drops events before `before_sequence`, and the blobs that were appended with them.
 
         Only whole stored chunks go, so some events before it may stay. Gives the sequence of the
         oldest event kept.
 
         Raises:
+            SessionNotFound: there is no such session, or it is not the one of `uid`.
+        """
+
+    @abstractmethod
+    async def first_within(self, session_id: str, size_bytes: int) -> int:
+        """Gives where a session's newest stored chunks that fit in `size_bytes` begin.
+
+        To compact before it leaves at most so many bytes of events and raws. The sequence is
+        `latest` + 1 where not even the newest chunk fits, `earliest` where all do.
+
+        Raises:
             SessionNotFound: there is no such session.
+            LogUnavailable: the storage failed.
         """
 
     @abstractmethod

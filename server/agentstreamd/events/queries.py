@@ -111,6 +111,23 @@ def load_chunks(
     return Loaded(row[0], chunks, end)
 
 
+def first_within(connection: sqlite3.Connection, session_id: str, size_bytes: int) -> int:
+    """Gives where the newest chunks that have at most `size_bytes` together begin."""
+    session = load_session(connection, session_id)
+    first, size = session.latest + 1, 0
+    # Lengths stand at the head of a row: the content is not read.
+    for id_, length in connection.execute(
+        "SELECT id, length(frames) + length(raws) FROM chunks WHERE id >= ? AND id <= ? "
+        "ORDER BY id DESC",
+        (chunk_id(session.key, session.earliest), chunk_id(session.key, MAX_SEQUENCE)),
+    ):
+        size += length
+        if size > size_bytes:
+            break
+        first = id_ & MAX_SEQUENCE
+    return first
+
+
 def list_sessions(
     connection: sqlite3.Connection, after: int, limit: int, name: str | None
 ) -> list[tuple[int, SessionInfo]]:

@@ -153,13 +153,22 @@ class SqliteEventLog(EventLog):
         """Deletes a session; see `EventLog.delete_session`."""
         return self._submit(DeleteJob(session_id=session_id, future=self._loop.create_future()))
 
-    def compact(self, session_id: str, before_sequence: int) -> asyncio.Future[int]:
+    def compact(
+        self, session_id: str, before_sequence: int, *, uid: str = ""
+    ) -> asyncio.Future[int]:
         """Drops old events; see `EventLog.compact`."""
         return self._submit(
             CompactJob(
-                session_id=session_id, future=self._loop.create_future(), before=before_sequence
+                session_id=session_id,
+                future=self._loop.create_future(),
+                before=before_sequence,
+                uid=uid,
             )
         )
+
+    async def first_within(self, session_id: str, size_bytes: int) -> int:
+        """Gives where the newest chunks that fit begin; see `EventLog.first_within`."""
+        return await self._read(queries.first_within, session_id, size_bytes)
 
     async def open_reader(self, session_id: str) -> LogReader:
         """Opens a reader; see `EventLog.open_reader`."""

@@ -226,6 +226,8 @@ class Transaction:
     def _compact(self, job: CompactJob) -> None:
         """Must be the only job of its transaction: it looks at what is committed."""
         known = self._find(job.session_id)
+        if job.uid and known.uid != job.uid:
+            raise SessionNotFound(job.session_id)
         before = min(job.before, known.last + 1)
         if before > known.last:
             earliest = before

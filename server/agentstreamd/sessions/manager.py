@@ -274,13 +274,15 @@ class SessionManager:
             event_pb2.SESSION_END_REASON_ENDED_BY_CLIENT, event_pb2.SESSION_ENDER_CLIENT
         )
 
-    async def delete(self, session_id: str) -> None:
-        """End a session if need be, and forget it."""
-        await self._finish(self._delete(session_id))
+    async def delete(self, session_id: str, uid: str = "") -> None:
+        """End a session if need be, and forget it; with `uid`, only the session that has it."""
+        await self._finish(self._delete(session_id, uid))
 
-    async def _delete(self, session_id: str) -> None:
+    async def _delete(self, session_id: str, wanted_uid: str) -> None:
         async with self._live.use(session_id) as live:
             uid = live.runtime.uid
+            if wanted_uid and uid != wanted_uid:
+                raise errors.session_not_found(session_id)
             await self._end(live.runtime)
         async with self._live.locks.hold(session_id):
             with errors.log_errors(session_id):

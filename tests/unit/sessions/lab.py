@@ -172,10 +172,10 @@ class Lab:
         return await self.durable(session_id)
 
     async def durable(self, session_id: str = "s") -> list[event_pb2.Event]:
-        """All events that are durable now."""
+        """All events that are durable now, and kept."""
         found: list[event_pb2.Event] = []
         with await self.log.open_reader(session_id) as reader:
-            cursor = 0
+            cursor = reader.earliest - 1
             while cursor < reader.latest:
                 batch = await reader.read(cursor, include_raw=True)
                 found.extend(service_pb2.EventBatch.FromString(batch.data).events)
