@@ -99,7 +99,7 @@ class CodexAdapter(Adapter):
         """See `Adapter.normalizer`. Of a transcript with several sessions it takes the one that
         `resume_native_session_id` names, else the first.
         """
-        return CodexNormalizer(config.resume_native_session_id)
+        return CodexNormalizer(config.resume_native_session_id, hears_client=False)
 
     def driver(self, context: DriverContext) -> Driver:
         """See `Adapter.driver`."""

@@ -45,6 +45,10 @@ def client_actions(messages: Sequence[bytes]) -> list[ClientAction]:
             prompt = Prompt("", text_in(params, "clientUserMessageId"), parts)
             call = dump_text(said.get("id"))
             actions.append(ClientAction(message, prompt=prompt, call=call))
+        elif said.get("method") == "thread/compact/start":
+            command = (service_pb2.InputPart(text="/compact"),)
+            prompt, call = Prompt("", "", command, command=True), dump_text(said.get("id"))
+            actions.append(ClientAction(message, prompt=prompt, call=call))
         elif "method" not in said and said.get("id") is not None:
             answer = answer_of(said)
             if answer is not None:

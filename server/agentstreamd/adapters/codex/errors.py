@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentstream.v1 import error_pb2
-from agentstreamd.adapters.codex.native import text_in, whole_in
+from agentstreamd.adapters.codex.native import as_object, plain, text_in, whole_in
 
 _BY_NAME = {
     "contextWindowExceeded": error_pb2.ERROR_CODE_CONTEXT_WINDOW_EXCEEDED,
@@ -60,7 +60,7 @@ def of_turn_error(said: Mapping[str, Any], *, will_retry: bool = False) -> error
     details = text_in(said, "additionalDetails")
     name, status = _info(said.get("codexErrorInfo"))
     error = error_pb2.Error(will_retry=will_retry, native_code=name)
-    error.message = message or details or "Codex failed without saying why."
+    error.message = _sentence(message) or details or "Codex failed without saying why."
     if will_retry:
         if found := _ATTEMPT.search(message):
             error.attempt, error.max_attempts = int(found[1]), int(found[2])
@@ -70,6 +70,14 @@ def of_turn_error(said: Mapping[str, Any], *, will_retry: bool = False) -> error
         error.http_status = status
     error.code = _classify(name, status, f"{message}\n{details}")
     return error
+
+
+def _sentence(message: str) -> str:
+    """What a message says: Codex hands on the body of some answers of the provider as it came."""
+    if not message.startswith("{"):
+        return message
+    body = as_object(plain(message.encode()))
+    return text_in(as_object(body.get("error")), "message") or message
 
 
 def _info(info: object) -> tuple[str, int | None]:

@@ -55,10 +55,12 @@ class CodexNormalizer(Normalizer):
         child_turns: The running turn of each sub-agent's thread.
     """
 
-    def __init__(self, thread_id: str = "") -> None:
-        """`thread_id` is the session's thread; empty for the first that is named."""
+    def __init__(self, thread_id: str = "", *, hears_client: bool = True) -> None:
+        """`thread_id` is the session's thread; empty for the first that is named. Of a recording
+        not all that was written to the server is known: `hears_client` is false.
+        """
         self.threads = Threads(thread_id)
-        self.turns = Turns()
+        self.turns = Turns(hears_client)
         self.child_turns: dict[str, str] = {}
         self._messages = Messages(self.threads.item_id)
         self._tools = Tools(self.threads.item_id)
@@ -86,6 +88,8 @@ class CodexNormalizer(Normalizer):
             "item/fileChange/patchUpdated": self._on_patch,
             "turn/plan/updated": lambda m, p, r: self._status.on_plan(m.params, p, r),
             "turn/diff/updated": lambda m, p, r: self._status.on_diff(m.params, p, r),
+            "hook/started": lambda m, p, r: self._status.on_hook(m.params, p, r, done=False),
+            "hook/completed": lambda m, p, r: self._status.on_hook(m.params, p, r, done=True),
             "thread/tokenUsage/updated": self._on_usage,
             "thread/settings/updated": lambda m, p, r: self._status.on_settings(
                 m.params, p, m.line
@@ -269,7 +273,7 @@ class CodexNormalizer(Normalizer):
         return drafts + self.turns.end(turn, raw)
 
     def _on_usage(self, message: Message, place: Place, raw: tuple[bytes, ...]) -> list[Draft]:
-        self.turns.on_usage(place.thread_id, message.params)
+        self.turns.on_usage(place.thread_id, message.params, is_root=place.is_root)
         return []
 
     def _on_error(self, message: Message, place: Place, raw: tuple[bytes, ...]) -> list[Draft]:

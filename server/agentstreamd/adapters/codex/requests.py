@@ -29,6 +29,37 @@ ACCEPT = interaction_pb2.PERMISSION_DECISION_ACCEPT
 FOR_SESSION = interaction_pb2.PERMISSION_DECISION_ACCEPT_FOR_SESSION
 REJECT = interaction_pb2.PERMISSION_DECISION_REJECT
 
+_SHOWN = frozenset(
+    {
+        "threadId",
+        "turnId",
+        "startedAtMs",
+        "environmentId",
+        "kind",
+        "command",
+        "cwd",
+        "reason",
+        "networkApprovalContext",
+        "proposedExecpolicyAmendment",
+        "proposedNetworkPolicyAmendments",
+        "availableDecisions",
+        "grantRoot",
+        "permissions",
+        "questions",
+        "serverName",
+        "mode",
+        "message",
+        "description",
+        "url",
+        "requestedSchema",
+        "codex_approval_kind",
+        "persist",
+        "tool_name",
+        "tool_params",
+    }
+)
+"""Members of requests that have a field of their own, or that tell a person nothing."""
+
 PERSIST_ALWAYS = "persist_always"
 """Suggestion: an MCP tool is never asked for again."""
 
@@ -105,7 +136,8 @@ class Requests:
             made.kind,
             made.suggestions,
         )
-        said = event()
+        more = _rest(message.params, bool(request.call_id))
+        said = event(metadata_json=dump_text(more) if more else "")
         getattr(said, made.kind.name.lower()).CopyFrom(request)
         return [Draft(made.kind, said, (message.line,))]
 
@@ -298,6 +330,21 @@ class Requests:
             return
         request.call_id = call.item_id
         request.tool_name = tool_name(call.item)
+
+
+def _rest(params: JsonObject, has_call: bool) -> JsonObject:
+    """What a request says beyond the fields of ours, for those who show it."""
+    rest = _unsaid(params)
+    if has_call:
+        rest.pop("itemId", None)
+    if meta := _unsaid(as_object(rest.pop("_meta", None))):
+        rest["_meta"] = meta
+    return rest
+
+
+def _unsaid(said: JsonObject) -> JsonObject:
+    empty: tuple[object, ...] = (None, "", [], {})
+    return {k: v for k, v in said.items() if k not in _SHOWN and v not in empty}
 
 
 @dataclass(slots=True)

@@ -84,8 +84,6 @@ IGNORED = frozenset(
 """Notifications that are left out on purpose."""
 
 _KNOWN = {
-    "hook/started": "hook",
-    "hook/completed": "hook",
     "thread/goal/updated": "goal",
     "thread/goal/cleared": "goal",
     "thread/archived": "archived",
@@ -123,6 +121,9 @@ _STATUS_ITEMS = {
 STATUS_TYPES = frozenset(_STATUS_ITEMS)
 """Types of items that become status items."""
 
+_HOOKS_AT_MOST = 256
+
+_FILE = re.compile(r"^diff --git ", re.MULTILINE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -136,6 +137,7 @@ class Status:
         self._diffs: dict[str, str] = {}
         self._mcp_servers: dict[str, tuple[str, str]] = {}
         self._rate_limits = ""
+        self._hooks: dict[tuple[str, str], list[str]] = {}
 
     def next_id(self, label: str) -> str:
         """An id that no other item has."""
@@ -205,11 +207,38 @@ class Status:
         item = status_item(
             self.next_id("diff"),
             "diff",
+            _files_of(diff),
             key=_key("diff", place),
             parent_id=place.under,
             more=[text_part(diff)],
         )
         return whole(item, raw)
+
+    def on_hook(self, params: JsonObject, place: Place, raw: Raw, *, done: bool) -> list[Draft]:
+        """A hook of the user's runs: one item, from its start to its end."""
+        run = as_object(params.get("run"))
+        how, run_id = text_in(run, "status"), text_in(run, "id")
+        key = (place.thread_id, run_id)
+        # One hook may run for several calls at once, under the same id.
+        running = self._hooks.get(key, [])
+        item_id = running.pop(0) if done and running else ""
+        if not running:
+            self._hooks.pop(key, None)
+        made = status_item(
+            item_id or self.next_id("hook"),
+            "hook",
+            f"{_words(text_in(run, 'eventName'))} hook {how}".strip(),
+            parent_id=place.under,
+            more=[json_part("hook", dump_text(_rest(params)))],
+        )
+        made.native_item_id = run_id
+        if not done:
+            if len(self._hooks) >= _HOOKS_AT_MOST:
+                del self._hooks[next(iter(self._hooks))]
+            self._hooks.setdefault(key, []).append(made.item_id)
+            return [started(made, raw)]
+        failed = how == "failed"
+        return [completed(made, raw, failed=failed)] if item_id else whole(made, raw, failed=failed)
 
     def on_settings(self, params: JsonObject, place: Place, line: bytes) -> list[Draft]:
         """The thread's settings changed; they carry a prompt that is not to be kept."""
@@ -335,15 +364,17 @@ def _key(label: str, place: Place) -> str:
 
 
 def _detail(method: str, params: JsonObject) -> str:
-    run = as_object(params.get("run"))
-    if run:
-        return f"{_words(text_in(run, 'eventName'))} hook {text_in(run, 'status')}".strip()
     goal = as_object(params.get("goal"))
     if goal:
         return f"{text_in(goal, 'objective')} ({_words(text_in(goal, 'status'))})"
     if method == "thread/goal/cleared":
         return "cleared"
     return text_in(params, "message")
+
+
+def _files_of(diff: str) -> str:
+    count = len(_FILE.findall(diff))
+    return f"{count} file{'' if count == 1 else 's'} changed" if count else ""
 
 
 def _words(name: str) -> str:

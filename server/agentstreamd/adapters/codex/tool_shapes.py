@@ -19,7 +19,6 @@ from agentstreamd.adapters.codex.native import (
     objects_in,
     text_in,
     text_of,
-    texts_in,
     whole_in,
 )
 from agentstreamd.model import file_ref_part, image_at_part, json_part
@@ -35,6 +34,7 @@ class Seen:
     name: str
     arguments_json: str
     files: tuple[item_pb2.ContentPart, ...] = ()
+    metadata_json: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,9 @@ def call_of(item: JsonObject, verbatim: Verbatim) -> Seen:
         files = tuple(file_parts(item))
     elif item.get("type") == "imageView" and (path := text_in(item, "path")):
         files = (file_ref_part(path, item_pb2.FILE_ACTION_READ),)
-    return Seen(tool_name(item), arguments_of(item, verbatim), files)
+    said = known(item, "commandActions", "readOnlyHint", "appContext", "pluginId")
+    metadata = dump_text(said) if said else ""
+    return Seen(tool_name(item), arguments_of(item, verbatim), files, metadata)
 
 
 def result_of(item: JsonObject, verbatim: Verbatim) -> Result:
@@ -119,11 +121,13 @@ def result_of(item: JsonObject, verbatim: Verbatim) -> Result:
             exit_code = whole_in(item, "exitCode")
             if exit_code is not None and abs(exit_code) >= 1 << 31:
                 exit_code = None
-            said = known(item, "status", "source", "processId", "durationMs", "commandActions")
-            return Result(text_in(item, "aggregatedOutput"), failed, exit_code, (), dump_text(said))
+            said = _status(item) | known(item, "source", "processId", "durationMs")
+            output = text_in(item, "aggregatedOutput")
+            return Result(output, failed, exit_code, (), dump_text(said) if said else "")
         case "fileChange":
             files = () if failed else tuple(file_parts(item))
-            return Result("", failed, None, files, dump_text(known(item, "status")))
+            said = _status(item)
+            return Result("", failed, None, files, dump_text(said) if said else "")
         case "mcpToolCall":
             return _mcp_result(item, verbatim, failed)
         case "dynamicToolCall":
@@ -148,6 +152,12 @@ def result_of(item: JsonObject, verbatim: Verbatim) -> Result:
             return Result("", False)
 
 
+def _status(item: JsonObject) -> JsonObject:
+    """How it ended, where that says more than completed or failed."""
+    said = known(item, "status")
+    return {} if said.get("status") in ("completed", "failed") else said
+
+
 def _mcp_result(item: JsonObject, verbatim: Verbatim, failed: bool) -> Result:
     result = as_object(item.get("result"))
     content = result.get("content")
@@ -156,7 +166,7 @@ def _mcp_result(item: JsonObject, verbatim: Verbatim, failed: bool) -> Result:
         structured = members(verbatim.get("result", RawJson())).get("structuredContent", RawJson())
         parts.append(json_part("structured_content", text_of(structured)))
     output = output or text_in(as_object(item.get("error")), "message")
-    said = known(item, "durationMs", "appContext", "pluginId", "readOnlyHint")
+    said = known(item, "durationMs")
     return Result(output, failed, None, tuple(parts), dump_text(said) if said else "")
 
 
@@ -164,8 +174,9 @@ def _collab_result(item: JsonObject, failed: bool) -> Result:
     states = as_object(item.get("agentsStates"))
     messages = [text_in(as_object(state), "message") for state in states.values()]
     more = (json_part("agents", dump_text(states)),) if states else ()
-    threads = texts_in(item, "receiverThreadIds")
-    metadata = dump_text({"receiverThreadIds": threads}) if threads else ""
+    said = known(item, "receiverThreadIds", "model", "reasoningEffort")
+    said = {name: value for name, value in said.items() if value not in ("", [])}
+    metadata = dump_text(said) if said else ""
     return Result("\n".join(filter(None, messages)), failed, None, more, metadata)
 
 

@@ -105,11 +105,11 @@ class Tools:
         """A tool begins."""
         item_id = self._note(item, place)
         self._late.pop(item_id, None)  # another of the same id
-        made = self._call_item(item_id, item, verbatim, place)
+        made, metadata = self._call_item(item_id, item, verbatim, place)
         if item.get("type") in _WHEN_DONE:
             made.content[0].tool_call.ClearField("arguments_json")
             return [started(made, raw)]
-        return whole(made, raw)
+        return whole(made, raw, metadata_json=metadata)
 
     def complete(self, item: JsonObject, verbatim: Verbatim, place: Place, raw: Raw) -> list[Draft]:
         """A tool has ended."""
@@ -119,8 +119,12 @@ class Tools:
             return self._end_late(item_id, item, verbatim, raw)
         if item_id not in self._calls or item.get("type") in _WHEN_DONE:
             was_started = item_id in self._calls
-            made = self._call_item(item_id, item, verbatim, place)
-            drafts += [completed(made, raw)] if was_started else whole(made, raw)
+            made, metadata = self._call_item(item_id, item, verbatim, place)
+            drafts += (
+                [completed(made, raw, metadata_json=metadata)]
+                if was_started
+                else whole(made, raw, metadata_json=metadata)
+            )
         self._note(item, place)
         seen = result_of(item, verbatim)
         result = tool_result_item(
@@ -219,9 +223,9 @@ class Tools:
 
     def _call_item(
         self, item_id: str, item: JsonObject, verbatim: Verbatim, place: Place
-    ) -> item_pb2.Item:
+    ) -> tuple[item_pb2.Item, str]:
         seen = call_of(item, verbatim)
-        return tool_call_item(
+        made = tool_call_item(
             item_id,
             name=seen.name,
             arguments_json=seen.arguments_json,
@@ -230,3 +234,4 @@ class Tools:
             native_item_id=text_in(item, "id"),
             files=seen.files,
         )
+        return made, seen.metadata_json

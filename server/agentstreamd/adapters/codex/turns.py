@@ -4,7 +4,14 @@ from dataclasses import dataclass, field
 
 from agentstream.v1 import error_pb2, event_pb2, session_pb2
 from agentstreamd.adapters.codex.errors import of_turn_error
-from agentstreamd.adapters.codex.native import JsonObject, as_object, text_in, whole_in
+from agentstreamd.adapters.codex.native import (
+    JsonObject,
+    as_object,
+    dump_text,
+    known,
+    text_in,
+    whole_in,
+)
 from agentstreamd.model import Draft, Kind, event
 
 Raw = tuple[bytes, ...]
@@ -38,9 +45,12 @@ class Turns:
     """The turns of the session's own thread.
 
     Attributes:
+        hears_client: All that is written to the server is told here, so that what nobody asked for
+            is known to be the agent's own doing.
         running: The native id of the running turn; empty when none runs.
     """
 
+    hears_client: bool = True
     running: str = ""
     _requested: dict[str, None] = field(default_factory=dict)
     _outstanding: dict[str, None] = field(default_factory=dict)
@@ -48,6 +58,7 @@ class Turns:
     _compacting: bool = False
     _meters: dict[str, _Meter] = field(default_factory=dict)
     _error_said: bool = False
+    _context: JsonObject = field(default_factory=dict)
 
     # What the client's side tells
 
@@ -83,7 +94,8 @@ class Turns:
             made.turn_started.trigger = event_pb2.TURN_TRIGGER_CLIENT
         elif self._compacting:
             made.turn_started.trigger = event_pb2.TURN_TRIGGER_COMPACTION
-        else:
+        elif self.hears_client or text_in(turn, "rootTurnId") not in ("", turn_id):
+            # A turn that goes on with a goal names the turn that began it as its root.
             made.turn_started.trigger = event_pb2.TURN_TRIGGER_AGENT
         self._compacting = False
         return [Draft(Kind.TURN_STARTED, made, raw)]
@@ -96,10 +108,11 @@ class Turns:
         """
         turn_id = text_in(turn, "id")
         self.running = ""
+        more, self._context = known(turn, "durationMs") | self._context, {}
         if self._outstanding and turn_id not in self._requested:
             return []
         drafts: list[Draft] = []
-        made = event()
+        made = event(metadata_json=dump_text(more) if more else "")
         ended = made.turn_ended
         ended.native_turn_id = turn_id
         ended.status = _STATUSES.get(text_in(turn, "status"), event_pb2.TURN_STATUS_FAILED)
@@ -121,9 +134,13 @@ class Turns:
             self._error_said = True
         return [_error(error, raw)]
 
-    def on_usage(self, thread_id: str, params: JsonObject) -> None:
-        """A thread's cumulative figures."""
+    def on_usage(self, thread_id: str, params: JsonObject, *, is_root: bool) -> None:
+        """A thread's cumulative figures, and how full the context of the session's own is."""
         said = as_object(params.get("tokenUsage"))
+        if is_root:
+            self._context = known(said, "modelContextWindow")
+            if (tokens := whole_in(as_object(said.get("last")), "totalTokens")) is not None:
+                self._context["contextTokens"] = tokens
         now, last = _figures(said.get("total")), _figures(said.get("last"))
         meter = self._meters.get(thread_id)
         if meter is None:

@@ -247,6 +247,42 @@ def test_items_that_are_status(item: dict[str, Any], label: str) -> None:
     assert made.content[0].status.label == label
 
 
+def test_a_hook_is_one_item_from_start_to_end() -> None:
+    def run(status: str) -> dict[str, str]:
+        return {"id": "pre:0", "eventName": "preToolUse", "status": status}
+
+    # The same hook runs for two calls at once.
+    drafts = feed(
+        line("hook/started", run=run("running")),
+        line("hook/started", run=run("running")),
+        line("hook/completed", run=run("completed")),
+        line("hook/completed", run=run("failed")),
+        line("hook/completed", run=run("completed")),
+    )
+    assert kinds(drafts[:4]) == [Kind.ITEM_STARTED] * 2 + [Kind.ITEM_COMPLETED] * 2
+    begun = [d.event.item_started.item.item_id for d in drafts[:2]]
+    ended = items(drafts)
+    assert [item.item_id for item in ended[:2]] == begun
+    assert [item.status == item_pb2.ITEM_STATUS_FAILED for item in ended] == [False, True, False]
+    assert ended[0].content[0].status.detail == "pre tool use hook completed"
+    assert ended[2].item_id not in begun
+
+
+def test_a_call_says_what_its_command_does_and_its_result_only_the_outcome() -> None:
+    item = {
+        "type": "commandExecution",
+        "id": "c",
+        "command": "bash -lc 'cat x'",
+        "commandActions": [{"type": "read", "path": "x"}],
+    }
+    drafts = feed(started({**item, "status": "inProgress"}), done({**item, "status": "declined"}))
+    said = [d.event.metadata_json for d in drafts if d.kind is Kind.ITEM_COMPLETED]
+    assert [json.loads(one) for one in said] == [
+        {"commandActions": item["commandActions"]},
+        {"status": "declined"},
+    ]
+
+
 def test_what_hooks_say_is_of_the_system() -> None:
     fragments = [{"text": "one", "hookRunId": "h"}, {"text": "two", "hookRunId": "h"}]
     [item] = both({"type": "hookPrompt", "id": "h", "fragments": fragments})

@@ -115,6 +115,19 @@ def test_a_command_is_asked_with_all_that_is_to_be_known() -> None:
     assert not asked.takes_updated_arguments
 
 
+def test_what_a_request_says_beyond_its_fields_is_kept() -> None:
+    wider = {"fileSystem": {"write": ["/x"]}}
+    command = {**json.loads(COMMAND)["params"], "additionalPermissions": wider}
+    drafts = feed(line("item/commandExecution/requestApproval", id=0, **command))
+    assert json.loads(drafts[0].event.metadata_json) == {
+        "itemId": "c",
+        "additionalPermissions": wider,
+    }
+    about = {"codex_approval_kind": "mcp_tool_call", "tool_name": "t", "tool_description": "d"}
+    [asked] = feed(line("mcpServer/elicitation/request", id=2, serverName="s", _meta=about))
+    assert json.loads(asked.event.metadata_json) == {"_meta": {"tool_description": "d"}}
+
+
 def test_network_access_is_asked_as_such() -> None:
     native = line(
         "item/commandExecution/requestApproval",

@@ -1,9 +1,11 @@
 """Turns, usage, errors, what supersedes what, sub-agents' threads."""
 
+import json
 from typing import Any
 
 from agentstream.v1 import agent_pb2, error_pb2, event_pb2, item_pb2
 from agentstreamd.adapters.codex.ignored import ignored
+from agentstreamd.adapters.codex.normalizer import CodexNormalizer
 from agentstreamd.model import Draft, Kind
 from tests.unit.adapters.codex.codex_lines import (
     CHILD,
@@ -52,6 +54,16 @@ def test_a_turn_is_the_clients_where_it_was_asked_for() -> None:
 def test_a_turn_that_nobody_asked_for_is_the_agents() -> None:
     drafts = feed(turn_started("goal"), turn_completed("goal"))
     assert triggers(drafts) == [event_pb2.TURN_TRIGGER_AGENT]
+
+
+def test_whose_turn_it_is_is_left_open_where_a_recording_cannot_tell() -> None:
+    target = CodexNormalizer(ROOT, hears_client=False)
+    of_goal = line("turn/started", turn={"id": "T2", "rootTurnId": "T1"})
+    drafts = feed(turn_started(), turn_completed(), of_goal, to=target)
+    assert triggers(drafts) == [
+        event_pb2.TURN_TRIGGER_UNSPECIFIED,
+        event_pb2.TURN_TRIGGER_AGENT,
+    ]
 
 
 def test_the_turn_after_a_request_to_compact_is_of_compaction() -> None:
@@ -116,6 +128,24 @@ def test_usage_is_the_difference_of_cumulative_figures_children_included() -> No
     assert [e.usage.input_tokens for e in ended(drafts)] == [350, 10]
 
 
+def test_the_end_of_a_turn_says_how_long_it_took_and_how_full_the_context_is() -> None:
+    tokens = {"total": {"totalTokens": 900}, "last": {"totalTokens": 300}}
+    drafts = feed(
+        turn_started(),
+        line("thread/tokenUsage/updated", tokenUsage={**tokens, "modelContextWindow": 1000}),
+        line("turn/completed", turn={"id": "T1", "status": "completed", "durationMs": 7}),
+        turn_started("T2"),
+        turn_completed("T2"),
+    )
+    said = [d.event.metadata_json for d in drafts if d.kind is Kind.TURN_ENDED]
+    assert json.loads(said[0]) == {
+        "durationMs": 7,
+        "modelContextWindow": 1000,
+        "contextTokens": 300,
+    }
+    assert said[1] == ""
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 FATAL = {"message": "no", "codexErrorInfo": "contextWindowExceeded", "additionalDetails": None}
@@ -137,6 +167,15 @@ def test_a_fatal_error_is_said_once_although_codex_says_it_twice() -> None:
 def test_an_error_that_only_the_end_of_the_turn_says_is_said() -> None:
     drafts = feed(turn_started(), turn_completed(status="failed", error=FATAL))
     assert kinds(drafts) == [Kind.TURN_STARTED, Kind.ERROR, Kind.TURN_ENDED]
+
+
+def test_an_error_in_the_providers_own_json_is_a_sentence() -> None:
+    body = '{"error": {"message": "no such tool", "type": "invalid_request_error"}}'
+    drafts = feed(line("error", error={"message": body, "codexErrorInfo": "other"}))
+    assert drafts[0].event.error.message == "no such tool"
+    assert drafts[0].event.error.code == error_pb2.ERROR_CODE_INVALID_REQUEST
+    [odd] = feed(line("error", error={"message": "{not JSON"}))
+    assert odd.event.error.message == "{not JSON"
 
 
 def test_a_retry_says_which_attempt_it_is() -> None:
