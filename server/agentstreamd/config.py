@@ -170,7 +170,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="agentstreamd",
         description="Drives coding agents and serves their work as one event stream over gRPC.",
-        epilog="Flags win over AGENTSTREAM_* variables (--data-dir: AGENTSTREAM_DATA_DIR), these "
+        epilog="`agentstreamd backup DIR [flags]` copies the data directory's event log into DIR, "
+        "also while a daemon works on it. "
+        "Flags win over AGENTSTREAM_* variables (--data-dir: AGENTSTREAM_DATA_DIR), these "
         "over the file (data_dir). Exit codes: 0 stopped as asked; 1 a fault of the daemon; 2 "
         "wrong settings; 3 the data directory can't be used; 4 an address can't be listened on; "
         "128 + N stopped at once by a second signal N.",

@@ -9,7 +9,8 @@ from .config import EventLogConfig
 from .errors import DataDirInUse, unavailable
 from .schema import migrate
 
-_DATABASE = "events.db"
+DATABASE = "events.db"
+"""Name of the database in the log's directory."""
 _LOCK = "lock"
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
@@ -25,7 +26,7 @@ class Database:
     def __init__(self, config: EventLogConfig) -> None:
         self._config = config
         self._lock: int | None = None
-        self.path = config.directory / _DATABASE
+        self.path = config.directory / DATABASE
 
     def open(self) -> None:
         """Makes the directory and the database where they are missing, locks and migrates.

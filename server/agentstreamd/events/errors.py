@@ -127,6 +127,15 @@ class DataDirInUse(EventLogError):
         self.holder = holder
 
 
+class BackupExists(EventLogError):
+    """Where a backup was to go there is a log already."""
+
+    def __init__(self, path: str) -> None:
+        """Names the file that is in the way."""
+        super().__init__(f"{path} exists already: back up into a new directory")
+        self.path = path
+
+
 class SchemaTooNew(EventLogError):
     """The log was written by a newer version of this program."""
 
