@@ -13,8 +13,8 @@ from agentstreamd.logs import FORMATS, LEVELS
 from agentstreamd.service.listen import Address
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
-_CENTURY_SECONDS = 100 * 365 * 24 * 3600
 _FALSE = frozenset({"false", "no", "off", "0"})
+_CENTURY_SECONDS = 100 * 365 * 24 * 3600
 
 AGENT_ENVIRONMENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM", "TMPDIR", "XDG_*"),

@@ -55,7 +55,7 @@ class DeleteJob(Job):
 
 @dataclass(slots=True, kw_only=True)
 class CompactJob(Job):
-    """Drops chunks whose events are all before `before`."""
+    """Drops chunks whose events are all before `before`; with `uid`, only of that session."""
 
     before: int
     uid: str = ""
