@@ -42,13 +42,14 @@ class FaultProxy:
 
     Attributes:
         target: What to connect to instead of the daemon.
+        upstream: Where new connections are carried to ("host:port").
         cuts: Connections cut so far, by how.
     """
 
     def __init__(self, upstream: str, faults: Faults, randomness: random.Random) -> None:
         self.target = ""
+        self.upstream = upstream
         self.cuts = dict.fromkeys(Cut, 0)
-        self._upstream = upstream.rsplit(":", 1)
         self._faults = faults
         self._random = randomness
         self._connections: set[asyncio.Task[None]] = set()
@@ -78,7 +79,7 @@ class FaultProxy:
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
         try:
-            host, port = self._upstream
+            host, port = self.upstream.rsplit(":", 1)
             upstream_reader, upstream = await asyncio.open_connection(host, int(port))
         except OSError:
             writer.transport.abort()
