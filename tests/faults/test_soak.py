@@ -154,9 +154,9 @@ def judge(samples: Sequence[Sample]) -> None:
 
 def median(samples: Sequence[Sample], name: str) -> float:
     """The median of a figure."""
-    return statistics.median(getattr(sample, name) for sample in samples)
+    return float(statistics.median(getattr(sample, name) for sample in samples))
 
 
 def most(samples: Sequence[Sample], name: str) -> float:
     """The largest of a figure."""
-    return max(getattr(sample, name) for sample in samples)
+    return float(max(getattr(sample, name) for sample in samples))
