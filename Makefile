@@ -21,6 +21,7 @@ NODE_MODULES := node_modules/.stamp
 GRPCURL := .cache/bin/grpcurl
 GRPCURL_VERSION := v1.9.3
 MESH := .cache/mesh/.stamp
+BENCH_LOAD := .cache/bin/bench-load
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
@@ -93,8 +94,8 @@ buf: $(STAMP)
 
 go:
 	@echo "lint: go"
-	@files=$$(gofmt -l clients/go tests/clients/go); test -z "$$files" || { echo "gofmt: $$files" >&2; exit 1; }
-	@for module in generated/go clients/go tests/clients/go; do (cd $$module && GOFLAGS=-modcacherw go vet ./...) || exit 1; done
+	@files=$$(gofmt -l clients/go tests/clients/go bench/load); test -z "$$files" || { echo "gofmt: $$files" >&2; exit 1; }
+	@for module in generated/go clients/go tests/clients/go bench/load; do (cd $$module && GOFLAGS=-modcacherw go vet ./...) || exit 1; done
 
 ts: $(NODE_MODULES)
 	@echo "lint: ts"
@@ -107,7 +108,7 @@ format: $(STAMP) $(NODE_MODULES) ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix $(PY_DIRS)
 	@$(BIN)/ruff format $(PY_DIRS)
 	@$(BIN)/buf format --write
-	@gofmt -w clients/go tests/clients/go
+	@gofmt -w clients/go tests/clients/go bench/load
 	@npx biome check --write clients/ts clients/web tests/clients/ts
 
 system: ## install the system packages that tests need (apt, as root; else says what is missing)
@@ -140,7 +141,7 @@ clients: $(NODE_MODULES) ## build the clients in Go and TypeScript, and their co
 web: clients ## build the page for browsers into clients/web/dist
 	@npm run --silent --workspace clients/web build
 
-test: $(STAMP) system agents grpcurl mesh clients web ## run all tests (ARGS=... goes to pytest)
+test: $(STAMP) $(BENCH_LOAD) system agents grpcurl mesh clients web ## run all tests (ARGS=... goes to pytest)
 	@$(PYTEST) $(ARGS)
 
 test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)
@@ -152,8 +153,12 @@ faults: $(STAMP) agents ## run the long form of tests/faults (AGENTSTREAM_FAULTS
 demo: $(STAMP) ## show a session live; AGENT=claude|mock|..., LIVE=1 for your own installed agent
 	@$(BIN)/python -m tools.demo $(ARGS)
 
-bench: $(STAMP) ## measure throughput, latency and memory
+bench: $(STAMP) $(BENCH_LOAD) ## measure throughput, latency and memory (ARGS=--short, --long, --only NAME)
 	@$(BIN)/python -m bench $(ARGS)
+
+$(BENCH_LOAD): bench/load/main.go bench/load/go.mod bench/load/go.sum
+	@echo "bench: the load client, from bench/load"
+	@cd bench/load && GOFLAGS=-modcacherw go build -o $(CURDIR)/$@ .
 
 clean: ## remove .venv, caches and build products
 	@rm -rf $(VENV) .cache dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,58 +1,58 @@
 """`python -m bench`: measure, print a table, write JSON."""
 
 import argparse
-import json
+import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
-from rich.table import Table
 
-from bench import measures
+from bench import figures, measures
+from bench.figures import Scale
+from bench.results import Results
+from bench.running import World
 
-GUIDES = {
-    ("replay", "events_per_second"): 500_000,
-    ("ingest, 1 follower", "events_per_second"): 50_000,
-    ("ingest, 10 followers", "events_per_second"): 35_000,
-    ("live latency", "p50_ms"): 1,
-    ("live latency", "p99_ms"): 5,
-    ("idle session", "kibibytes_per_session"): 50,
-}
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def main() -> None:
-    """Measure everything once."""
+def main() -> int:
+    """Measure everything, in rounds."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="only show that it works")
-    parser.add_argument("--json", type=Path, default=Path("bench/results/latest.json"))
+    how_much = parser.add_mutually_exclusive_group()
+    how_much.add_argument("--short", action="store_true", help="only show that it works")
+    how_much.add_argument("--long", action="store_true", help="more of all, in more rounds")
+    names = [measure.name for measure in measures.ALL]
+    parser.add_argument(
+        "--only", action="append", choices=names, metavar="NAME", help=", ".join(names)
+    )
+    parser.add_argument("--json", type=Path, default=RESULTS / "latest.json")
     options = parser.parse_args()
-    scale = measures.Scale.short() if options.short else measures.Scale()
-    results: dict[str, dict[str, float]] = {}
-    with measures.running_daemon() as daemon:
-        results["idle session"] = measures.idle_memory(daemon, scale)
-        results["live latency"] = measures.latency(daemon, scale)
-        results["ingest, 1 follower"] = measures.ingest(daemon, scale, 1)
-        results["ingest, 10 followers"] = measures.ingest(daemon, scale, 10)
-        results["replay"] = measures.replay(daemon, scale)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    made = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "results": results}
-    options.json.write_text(json.dumps(made, indent=2) + "\n")
-    Console().print(_table(results))
+    scale = figures.SHORT if options.short else figures.LONG if options.long else figures.DEFAULT
+    results = measure(scale, options.only or names)
+    results.write(options.json)
+    Console(width=None if sys.stdout.isatty() else 120).print(results.table())
+    print(f"written to {options.json}")
+    return 0
 
 
-def _table(results: dict[str, dict[str, float]]) -> Table:
-    table = Table("measure", "figure", "value", "guide", title="agentstream")
-    for name, figures in results.items():
-        for figure, value in figures.items():
-            guide = GUIDES.get((name, figure))
-            table.add_row(
-                name,
-                figure.replace("_", " "),
-                f"{value:,.2f}" if value < 1000 else f"{value:,.0f}",
-                f"{guide:,}" if guide else "",
-            )
-    return table
+def measure(scale: Scale, names: list[str]) -> Results:
+    """Run the measures of these names, round by round."""
+    results = Results()
+    with (
+        TemporaryDirectory(prefix="agentstream-bench-") as directory,
+        World(Path(directory)) as world,
+    ):
+        for number in range(scale.rounds):
+            for one in measures.ALL:
+                if one.name in names and (one.repeated or number == 0):
+                    begun = time.monotonic()
+                    for figure in one.run(world, scale):
+                        results.add(one.name, figure)
+                    took = time.monotonic() - begun
+                    print(f"round {number + 1}: {one.name}, {took:.1f} s", file=sys.stderr)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
