@@ -1,6 +1,7 @@
 """`python -m bench`: measure, print a table, write JSON."""
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from bench import figures, measures
+from bench.cores import LOAD
 from bench.figures import Scale
 from bench.results import Results
 from bench.running import World
@@ -28,6 +30,7 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, default=RESULTS / "latest.json")
     options = parser.parse_args()
+    os.sched_setaffinity(0, {LOAD})
     scale = figures.SHORT if options.short else figures.LONG if options.long else figures.DEFAULT
     results = measure(scale, options.only or names)
     results.write(options.json)

@@ -1,7 +1,8 @@
-"""Agents under measurement: they read a real agent's native lines from a named pipe.
+"""Agents under measurement: they read a real agent's native lines from a pipe.
 
 All that is between the pipe and the client is the daemon's own: reading, framing, normalizing, the
-stream, the log, the service. What is not measured is the start of a process for each session.
+stream, the log, the service. The pipe is a named one, or that of a process which writes a file:
+then the start and the end of the process are the daemon's own, too.
 """
 
 import asyncio
@@ -11,9 +12,12 @@ from collections.abc import Mapping
 from agentstream.v1 import agent_pb2, session_pb2
 from agentstreamd.adapters import registry
 from agentstreamd.adapters.base import Adapter, Answer, Driver, DriverContext, Normalizer, Prompt
-from agentstreamd.process import LineFramer
+from agentstreamd.process import LineFramer, ProcessSpec
 from agentstreamd.process.pipes import ChunkReader
 from bench.native import RECORDINGS
+
+PROCESS = "process "
+"""Before the path of a file: a process writes the lines in it."""
 
 
 class PipeDriver(Driver):
@@ -21,6 +25,7 @@ class PipeDriver(Driver):
 
     def __init__(self, context: DriverContext, normalizer: Normalizer) -> None:
         """Play on the session of `context`."""
+        self._context = context
         self._sink = context.sink
         self._normalizer = normalizer
         self._task: asyncio.Task[None] | None = None
@@ -28,13 +33,24 @@ class PipeDriver(Driver):
     async def send(self, prompt: Prompt) -> None:
         """Begin to read."""
         path = prompt.parts[0].text
+        if path.startswith(PROCESS):
+            spec = ProcessSpec(
+                argv=("cat", path.removeprefix(PROCESS)), cwd="/", env=self._context.environment
+            )
+            child = await self._context.processes.spawn(spec)
+            self._task = asyncio.get_running_loop().create_task(self._read(child.stdout))
+            return
         # Opened without waiting for its writer; that one waits for us.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._task = asyncio.get_running_loop().create_task(self._read(descriptor))
+        self._task = asyncio.get_running_loop().create_task(self._read_pipe(descriptor))
 
-    async def _read(self, descriptor: int) -> None:
-        reader, framer = ChunkReader(descriptor), LineFramer()
+    async def _read_pipe(self, descriptor: int) -> None:
+        reader = ChunkReader(descriptor)
         await self._readable(descriptor)
+        await self._read(reader)
+
+    async def _read(self, reader: ChunkReader) -> None:
+        framer = LineFramer()
         while chunk := await reader.read():
             drafts = []
             for line in framer.feed(chunk):

@@ -42,6 +42,11 @@ class Load:
         figures: dict[str, Any] = json.loads(line)
         return figures
 
+    def stop(self) -> None:
+        """Hang up all that is still open."""
+        self._process.kill()
+        self._process.wait(_PATIENCE_SECONDS)
+
     def _fail(self) -> None:
         self._process.kill()
         assert self._process.stderr is not None

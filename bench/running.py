@@ -35,8 +35,15 @@ class Daemon:
     def __init__(self, directory: Path, *flags: str) -> None:
         """Start it; returns when it serves."""
         self.directory = directory
+        self._flags = flags
+        self._pipes = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again after `stop`."""
+        directory = self.directory
         command = [sys.executable, "-m", "bench.daemon", "--listen", f"unix:{directory}/socket"]
-        command += ["--data-dir", str(directory / "data"), "--log-level", "warning", *flags]
+        command += ["--data-dir", str(directory / "data"), "--log-level", "warning", *self._flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().split()[-1]
@@ -44,7 +51,6 @@ class Daemon:
             self.address, options=[("grpc.use_local_subchannel_pool", 1)]
         )
         self.stub = service_pb2_grpc.AgentServiceStub(self._channel)
-        self._pipes = 0
 
     def stop(self) -> None:
         """Stop it in order."""
@@ -65,6 +71,12 @@ class Daemon:
     def descriptors(self) -> int:
         """Files and sockets open now."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def move_children(self) -> None:
+        """Have what starts agents' processes, and so these, run on the core of the load."""
+        for task in os.listdir(f"/proc/{self.process.pid}/task"):
+            for child in Path(f"/proc/{self.process.pid}/task/{task}/children").read_text().split():
+                os.sched_setaffinity(int(child), {LOAD})
 
     def session(self, agent: str = "claude", *, one_shot: bool = False) -> str:
         """A new session; a `one_shot` one ends with its first turn."""
@@ -141,11 +153,11 @@ class World:
                 daemon.stop()
 
     def large(self, events: int) -> str:
-        """An ended session of about so many events, on the daemon with normal durability."""
+        """An idle session of about so many events, on the daemon with normal durability."""
         if events not in self._large:
             daemon = self.daemon()
-            session_id = daemon.session(one_shot=True)
-            load = Load(daemon.address, [session_id], "-follow")
+            session_id = daemon.session()
+            load = Load(daemon.address, [session_id], "-follow", "-turn")
             with daemon.pipe(session_id) as pipe:
                 for lines in native.deltas(events):
                     write(pipe, lines)

@@ -32,6 +32,7 @@ const (
 	fieldBatch    = 2  // StreamEventsResponse.batch
 	fieldEvents   = 1  // EventBatch.events
 	fieldSequence = 2  // Event.sequence
+	fieldTurnEnd  = 24 // Event.turn_ended
 	fieldDelta    = 26 // Event.item_delta
 	fieldText     = 4  // ItemDelta.text
 )
@@ -42,8 +43,8 @@ type options struct {
 	connections int
 	follow      bool
 	stamps      bool
+	turn        bool
 	after       int64
-	until       int64
 }
 
 // result is what one stream received.
@@ -55,6 +56,7 @@ type result struct {
 	lastNs    int64
 	delaysNs  []int64
 	err       error
+	turnEnded bool
 	messages  int64
 	sessionID string
 }
@@ -83,7 +85,7 @@ func main() {
 	flag.BoolVar(&o.follow, "follow", false, "follow the session to its end")
 	flag.BoolVar(&o.stamps, "stamps", false, "deltas begin with the monotonic time they were written at")
 	flag.Int64Var(&o.after, "after", 0, "begin after this sequence")
-	flag.Int64Var(&o.until, "until", 0, "end a stream at this sequence; 0 for its own end")
+	flag.BoolVar(&o.turn, "turn", false, "end a stream with the end of a turn")
 	flag.Parse()
 	if err := run(o, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "load:", err)
@@ -195,17 +197,17 @@ func (r *result) read(connection *grpc.ClientConn, o options, opened func()) err
 		r.messages++
 		r.bytes += int64(len(message))
 		opened()
-		if err := r.take(message, o.stamps); err != nil {
+		if err := r.take(message, o); err != nil {
 			return fmt.Errorf("session %s: %w", r.sessionID, err)
 		}
-		if o.until > 0 && r.sequence >= o.until {
+		if o.turn && r.turnEnded {
 			return nil
 		}
 	}
 }
 
 // take reads one StreamEventsResponse.
-func (r *result) take(message []byte, stamps bool) error {
+func (r *result) take(message []byte, o options) error {
 	return fields(message, func(number protowire.Number, batch []byte, _ uint64) error {
 		if number != fieldBatch {
 			return nil
@@ -214,12 +216,12 @@ func (r *result) take(message []byte, stamps bool) error {
 			if number != fieldEvents {
 				return nil
 			}
-			return r.event(event, stamps)
+			return r.event(event, o)
 		})
 	})
 }
 
-func (r *result) event(event []byte, stamps bool) error {
+func (r *result) event(event []byte, o options) error {
 	return fields(event, func(number protowire.Number, value []byte, whole uint64) error {
 		switch {
 		case number == fieldSequence:
@@ -228,10 +230,12 @@ func (r *result) event(event []byte, stamps bool) error {
 			}
 			r.sequence++
 			r.events++
-			if !stamps {
+			if !o.stamps && !o.turn {
 				return errEnough
 			}
-		case number == fieldDelta && stamps:
+		case number == fieldTurnEnd:
+			r.turnEnded = true
+		case number == fieldDelta && o.stamps:
 			return r.delta(value)
 		}
 		return nil

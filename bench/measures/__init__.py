@@ -1,12 +1,14 @@
 """What is measured, a module each."""
 
 from bench.figures import Measure
-from bench.measures import fanout, ingest, latency, replay
+from bench.measures import fanout, growth, ingest, latency, replay, sessions
 
 ALL: tuple[Measure, ...] = (
     *replay.MEASURES,
     *ingest.MEASURES,
     *fanout.MEASURES,
     *latency.MEASURES,
+    *sessions.MEASURES,
+    *growth.MEASURES,
 )
 """In the order in which they are run."""

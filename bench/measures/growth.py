@@ -1,0 +1,77 @@
+"""Growth: what a session's length does to the cost of what is done with it."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+from agentstream.v1 import service_pb2
+from bench import native
+from bench.figures import Figure, Measure, Scale
+from bench.load_client import Load
+from bench.running import Daemon, World
+
+_LENGTHS = (10, 1_000, 100_000, 1_000_000)
+_APPENDED = 10_000
+_TIMES = 100
+
+
+def run(world: World, scale: Scale) -> Iterator[Figure]:
+    """The same on sessions of ever more events."""
+    daemon = world.daemon()
+    lengths = [length for length in _LENGTHS if scale.factor >= 1 or length <= 1000]
+    sessions = {length: world.large(length) for length in lengths}
+    costs: dict[str, list[float]] = {}
+    for session_id in sessions.values():
+        costs.setdefault("append", []).append(_append(daemon, session_id, scale))
+        costs.setdefault("resume from the end", []).append(_resume(daemon, session_id))
+        costs.setdefault("GetSession", []).append(_get(daemon, session_id))
+    units = {"append": "us/event"}
+    for what, values in costs.items():
+        for length, value in zip(sessions, values, strict=True):
+            yield Figure(f"{what}, {length:,} events", value, units.get(what, "ms"), "lower")
+        yield Figure(f"{what}: longest to shortest", values[-1] / values[0], "x", "lower", 1.5)
+    yield Figure("ListSessions, a page of 100", _list(daemon, 100), "ms", "lower")
+
+
+def _append(daemon: Daemon, session_id: str, scale: Scale) -> float:
+    lines = b"".join(native.deltas(scale.of(_APPENDED, 500)))
+    latest = daemon.latest(session_id)
+    load = Load(daemon.address, [session_id], "-follow", "-turn", "-after", str(latest))
+    with daemon.saying(session_id, lines) as begun_ns:
+        figures: dict[str, float] = load.figures()
+    return (figures["ended_ns"] - begun_ns) / figures["events"] / 1000
+
+
+def _resume(daemon: Daemon, session_id: str) -> float:
+    latest = daemon.latest(session_id)
+
+    def resume() -> None:
+        request = service_pb2.StreamEventsRequest(
+            session_id=session_id, after_sequence=latest, follow=True
+        )
+        call = daemon.stub.StreamEvents(request)
+        next(call)
+        call.cancel()
+
+    return _median_ms(resume)
+
+
+def _get(daemon: Daemon, session_id: str) -> float:
+    return _median_ms(lambda: daemon.latest(session_id))
+
+
+def _list(daemon: Daemon, size: int) -> float:
+    request = service_pb2.ListSessionsRequest(page_size=size)
+    return _median_ms(lambda: daemon.stub.ListSessions(request))
+
+
+def _median_ms(what: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(_TIMES):
+        begun = time.perf_counter()
+        what()
+        taken.append(time.perf_counter() - begun)
+    return statistics.median(taken) * 1000
+
+
+MEASURES = (Measure("growth", "sessions of 10 to a million events", run, False),)
