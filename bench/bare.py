@@ -16,8 +16,6 @@ import grpc
 import uvloop
 from grpc import aio
 
-from bench.cores import DAEMON
-
 
 async def _serve(address: str, data: bytes) -> None:
     messages, at = [], 0
@@ -46,5 +44,4 @@ async def _serve(address: str, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    os.sched_setaffinity(0, {DAEMON})
     uvloop.run(_serve(sys.argv[1], Path(sys.argv[2]).read_bytes()))

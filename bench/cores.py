@@ -1,4 +1,7 @@
-"""Which core does what: the daemon has one, all load another."""
+"""Which core does what: the daemon has one, all load another.
+
+Known to the program that starts the others; these are told by the start of their command line.
+"""
 
 import os
 

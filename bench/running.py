@@ -1,11 +1,12 @@
 """Daemons under measurement, and what is done on them."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ import grpc
 
 from agentstream.v1 import service_pb2, service_pb2_grpc, session_pb2
 from bench import native
-from bench.cores import LOAD, on
+from bench.cores import DAEMON, LOAD, on
 from bench.load_client import Load
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -42,7 +43,8 @@ class Daemon:
     def start(self) -> None:
         """Start it, again after `stop`."""
         directory = self.directory
-        command = [sys.executable, "-m", "bench.daemon", "--listen", f"unix:{directory}/socket"]
+        command = [*on(DAEMON), sys.executable, "-m", "bench.daemon"]
+        command += ["--listen", f"unix:{directory}/socket"]
         command += ["--data-dir", str(directory / "data"), "--log-level", "warning", *self._flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -73,10 +75,14 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def move_children(self) -> None:
-        """Have what starts agents' processes, and so these, run on the core of the load."""
+        """Have what starts agents' processes, and so these, run on the core of the load.
+
+        Behind the load itself: its clients must not wait for them.
+        """
         for task in os.listdir(f"/proc/{self.process.pid}/task"):
             for child in Path(f"/proc/{self.process.pid}/task/{task}/children").read_text().split():
                 os.sched_setaffinity(int(child), {LOAD})
+                os.setpriority(os.PRIO_PROCESS, int(child), 19)
 
     def session(self, agent: str = "claude", *, one_shot: bool = False) -> str:
         """A new session; a `one_shot` one ends with its first turn."""
@@ -114,6 +120,20 @@ class Daemon:
             yield begun_ns
         finally:
             writer.wait(_STOP_SECONDS)
+
+    def pacing(
+        self, sessions: Sequence[str], rate: float, seconds: float = 0.0
+    ) -> "subprocess.Popen[bytes]":
+        """Start a turn in each session, at `rate` lines a second; see bench/pace.py."""
+        pipes = [self.pipe(session_id) for session_id in sessions]
+        descriptors = [pipe.fileno() for pipe in pipes]
+        command = [*on(LOAD), sys.executable, "-m", "bench.pace", str(rate), str(seconds)]
+        writer = subprocess.Popen(
+            [*command, json.dumps(descriptors)], pass_fds=descriptors, stdin=subprocess.PIPE
+        )
+        for pipe in pipes:
+            pipe.close()
+        return writer
 
     def latest(self, session_id: str) -> int:
         """Sequence of a session's newest event."""

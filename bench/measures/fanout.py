@@ -1,12 +1,11 @@
 """Fan-out: what is written once, to many followers at once."""
 
-import time
 from collections.abc import Iterator
 
 from bench import native
 from bench.figures import Figure, Measure, Scale
 from bench.load_client import Load
-from bench.running import World, write
+from bench.running import World
 
 _LINES = 20_000
 _FOLLOWERS = 100
@@ -37,16 +36,9 @@ def many(world: World, scale: Scale) -> Iterator[Figure]:
     followers = scale.of(_MANY, 10)
     flags = ("-follow", "-stamps", "-streams", str(followers), "-connections", "20")
     load = Load(daemon.address, [session_id], *flags)
-    texts = []
-    with daemon.pipe(session_id) as pipe:
-        write(pipe, native.begin() + native.opening())
-        begun = time.monotonic()
-        for number in range(scale.of(_RATE * _SECONDS, 20)):
-            time.sleep(max(0.0, begun + number / _RATE - time.monotonic()))
-            texts.append(f"{time.monotonic_ns()} ")
-            write(pipe, native.delta(texts[-1]))
-        write(pipe, native.closing("".join(texts)) + native.end())
+    writer = daemon.pacing([session_id], _RATE, max(0.2, _SECONDS * min(1.0, scale.factor)))
     figures = load.figures()
+    writer.wait()
     yield Figure(f"{_MANY} followers, {_RATE}/s: p50", figures["p50_ms"], "ms", "lower")
     yield Figure(
         f"{_MANY} followers, {_RATE}/s: furthest behind", figures["max_ms"], "ms", "lower", 250

@@ -1,11 +1,7 @@
 """Latency: from an agent's write of a line to a client's having the event."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
-from bench.cores import LOAD, on
 from bench.figures import Figure, Measure, Scale
 from bench.load_client import Load
 from bench.running import World
@@ -33,14 +29,7 @@ def _measure(world: World, durability: str, sessions: int, seconds: float) -> di
     ids = [daemon.session(one_shot=True) for _ in range(sessions)]
     connections = str(min(20, sessions))
     load = Load(daemon.address, ids, "-follow", "-stamps", "-connections", connections)
-    pipes = [daemon.pipe(session_id) for session_id in ids]
-    command = [*on(LOAD), sys.executable, "-m", "bench.pace", str(_RATE), str(max(1.0, seconds))]
-    writer = subprocess.Popen(
-        [*command, json.dumps([pipe.fileno() for pipe in pipes])],
-        pass_fds=[pipe.fileno() for pipe in pipes],
-    )
-    for pipe in pipes:
-        pipe.close()
+    writer = daemon.pacing(ids, _RATE, max(1.0, seconds))
     figures = load.figures()
     writer.wait()
     return figures

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from agentstream.v1 import service_pb2
+from bench.cores import DAEMON, on
 from bench.figures import Figure, Measure, Scale, Void
 from bench.load_client import Load
 from bench.running import Daemon, World
@@ -42,7 +43,7 @@ def _bare(daemon: Daemon, session_id: str) -> dict[str, float]:
             for response in daemon.stub.StreamEvents(request):
                 message = response.SerializeToString()
                 out.write(len(message).to_bytes(4, "big") + message)
-        command = [sys.executable, "-m", "bench.bare", address, str(file)]
+        command = [*on(DAEMON), sys.executable, "-m", "bench.bare", address, str(file)]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert server.stdout is not None

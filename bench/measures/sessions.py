@@ -11,7 +11,7 @@ from bench import native
 from bench.agents import PROCESS
 from bench.figures import Figure, Measure, Scale
 from bench.load_client import Load
-from bench.running import Daemon, World, write
+from bench.running import Daemon, World
 
 _IDLE = 10_000
 _SUBSCRIBERS = 1_000
@@ -93,7 +93,8 @@ def starts(world: World, scale: Scale) -> Iterator[Figure]:
     """Processes that are started and end, beside a stream at a steady pace."""
     with world.fresh() as daemon:
         file = daemon.directory / "turn"
-        file.write_bytes(b"".join(native.deltas(1)))
+        lines = native.opening() + native.delta("done") + native.closing("done")
+        file.write_bytes(native.begin() + lines + native.end())
         count = scale.of(_PROCESSES, 20)
         first = daemon.session(one_shot=True)
         load = Load(daemon.address, [first], "-follow")
@@ -101,12 +102,12 @@ def starts(world: World, scale: Scale) -> Iterator[Figure]:
         load.figures()
         daemon.move_children()
         quiet = _paced(daemon, lambda: time.sleep(min(3.0, 300 * scale.factor)))
+        ids = [daemon.session(one_shot=True) for _ in range(count)]
+        load = Load(daemon.address, ids, "-follow", "-connections", "4")
         taken = [0.0]
 
         def start_all() -> None:
             begun = time.monotonic()
-            ids = [daemon.session(one_shot=True) for _ in range(count)]
-            load = Load(daemon.address, ids, "-follow", "-connections", "4")
             with ThreadPoolExecutor(_CALLERS) as callers:
                 list(callers.map(lambda session_id: _start(daemon, session_id, file), ids))
             load.figures()
@@ -128,16 +129,9 @@ def _paced(daemon: Daemon, meanwhile: Callable[[], None]) -> dict[str, float]:
     """A stream at a steady pace for as long as `meanwhile` takes; its latencies."""
     session_id = daemon.session(one_shot=True)
     load = Load(daemon.address, [session_id], "-follow", "-stamps")
-    with ThreadPoolExecutor(1) as other, daemon.pipe(session_id) as pipe:
-        doing = other.submit(meanwhile)
-        write(pipe, native.begin() + native.opening())
-        texts = []
-        while not doing.done():
-            texts.append(f"{time.monotonic_ns()} ")
-            write(pipe, native.delta(texts[-1]))
-            time.sleep(1 / _PACED_RATE)
-        write(pipe, native.closing("".join(texts)) + native.end())
-        doing.result()
+    writer = daemon.pacing([session_id], _PACED_RATE)
+    meanwhile()
+    writer.communicate()
     return load.figures()
 
 
