@@ -272,6 +272,14 @@ class EventLog(ABC):
         """
 
     @abstractmethod
+    async def having(self, prefix: str) -> set[str]:
+        """Gives the ids of all sessions with a key that begins with `prefix` (not empty).
+
+        Raises:
+            LogUnavailable: the storage failed.
+        """
+
+    @abstractmethod
     async def list_sessions(
         self, *, after: str = "", limit: int = 100, key: str | None = None
     ) -> SessionPage:

@@ -161,6 +161,17 @@ def get_values(connection: sqlite3.Connection, session_id: str, prefix: str) -> 
     return {key: value for key, value in rows if key is not None}
 
 
+def having(connection: sqlite3.Connection, prefix: str) -> set[str]:
+    """Gives the ids of sessions with a key that begins with `prefix`."""
+    # One look into the index for each session, however many keys these have.
+    rows = connection.execute(
+        "SELECT s.session_id FROM sessions s WHERE EXISTS "
+        "(SELECT 1 FROM state v WHERE v.session = s.key AND v.key >= ? AND v.key < ?)",
+        (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)),
+    )
+    return {session_id for (session_id,) in rows}
+
+
 def find_blob(connection: sqlite3.Connection, session_id: str, blob_id: str) -> tuple[int, int]:
     """Gives key and size of a blob."""
     row = connection.execute(

@@ -191,6 +191,10 @@ class SqliteEventLog(EventLog):
         """Gives values by prefix; see `EventLog.get_prefix`."""
         return await self._read(queries.get_values, session_id, prefix)
 
+    async def having(self, prefix: str) -> set[str]:
+        """Gives sessions by a prefix of keys; see `EventLog.having`."""
+        return await self._read(queries.having, prefix)
+
     async def list_sessions(
         self, *, after: str = "", limit: int = 100, key: str | None = None
     ) -> SessionPage:

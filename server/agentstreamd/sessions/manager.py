@@ -67,27 +67,22 @@ class SessionManager:
 
     async def start(self) -> None:
         """Close what an earlier daemon left under way, and go on with messages that wait."""
+        at_work = await self.log.having(stored.queue_key(""))
+        at_work |= await self.log.having(stored.steer_key(""))
+        begun = await self.log.having(stored.turn_key(""))
         async for info in self.log.scan(stored.SESSION):
             record = session_pb2.Session.FromString(info.value or b"")
-            if await self._was_at_work(record, info.latest):
-                try:
-                    await self._live.recover(info.session_id)
-                except Exception:
-                    # One broken session must not keep the others from being served.
-                    logger.exception("session %s could not be recovered", info.session_id)
-
-    async def _was_at_work(self, record: session_pb2.Session, latest: int) -> bool:
-        if record.latest_sequence != latest:
-            return True
-        if record.state == session_pb2.SESSION_STATE_ENDED:
-            return False
-        prefixes = [stored.queue_key(""), stored.steer_key("")]
-        if record.config.one_shot:
-            prefixes.append(stored.turn_key(""))
-        for prefix in prefixes:
-            if await self.log.get_prefix(record.session_id, prefix):
-                return True
-        return False
+            is_over = record.config.one_shot and info.session_id in begun
+            if record.latest_sequence == info.latest and (
+                record.state == session_pb2.SESSION_STATE_ENDED
+                or not (is_over or info.session_id in at_work)
+            ):
+                continue
+            try:
+                await self._live.recover(info.session_id)
+            except Exception:
+                # One broken session must not keep the others from being served.
+                logger.exception("session %s could not be recovered", info.session_id)
 
     @property
     def loaded(self) -> int:

@@ -190,3 +190,14 @@ async def test_a_session_deleted_in_the_commit_that_made_it_leaves_nothing(
         assert (await log.info("s")).uid == "two"
     assert len(rows(config.directory, "SELECT * FROM chunks")) == 1
     assert rows(config.directory, "SELECT * FROM state UNION ALL SELECT 1, 1, key FROM blobs") == []
+
+
+async def test_sessions_are_found_by_a_prefix_of_their_keys(log: SqliteEventLog) -> None:
+    await log.create_session("a", "u", puts={"q/1": b"1", "q/2": b"2", "r": b""})
+    await log.create_session("b", "u", puts={"q": b"", "q0": b"", "p/1": b""})
+    await log.create_session("c", "u", puts={"q/\U0010ffff": b"1"})
+    assert await log.having("q/") == {"a", "c"}
+    assert await log.having("q") == {"a", "b", "c"}
+    assert await log.having("s") == set()
+    await log.append("a", 0, [], deletes=["q/1", "q/2"])
+    assert await log.having("q/") == {"c"}
