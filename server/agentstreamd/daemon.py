@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from agentstreamd import logs
+from agentstreamd import collector, logs
 from agentstreamd.adapters import registry
 from agentstreamd.adapters.base import Adapter, HostContext
 from agentstreamd.config import Config, environment_of
@@ -146,6 +146,7 @@ async def _serve(config: Config, settings: ServerSettings, telemetry: "Telemetry
                 await server.start()
             except ListenError as error:
                 raise StartError(str(error), EXIT_LISTEN) from error
+            collector.calm()
             _say_ready(server.addresses)
             await stop.wait()
             _log.info("draining")
