@@ -70,13 +70,13 @@ async def test_the_first_response_is_the_session_as_it_is(
 async def test_a_backlog_comes_in_batches_and_live_events_one_by_one(
     server: Running, sessions: FakeSessions
 ) -> None:
-    await sessions.write("s", Kind.SESSION_STARTED, *[Kind.ITEM_DELTA] * 599)
+    await sessions.write("s", Kind.SESSION_STARTED, *[Kind.ITEM_DELTA] * 1199)
     call = follow(server)
     await call.read()
     batches = [(await call.read()).batch for _ in range(3)]
-    assert [len(batch.events) for batch in batches] == [256, 256, 88]
-    assert [batch.last_sequence for batch in batches] == [256, 512, 600]
-    for number in (601, 602):
+    assert [len(batch.events) for batch in batches] == [512, 512, 176]
+    assert [batch.last_sequence for batch in batches] == [512, 1024, 1200]
+    for number in (1201, 1202):
         await sessions.write("s", Kind.ITEM_DELTA)
         live = (await call.read()).batch
         assert [event.sequence for event in live.events] == [number]

@@ -23,6 +23,7 @@ class EventLogConfig:
             events, so that slow sessions don't leave a row per event.
         tail_session_bytes: newest events kept in memory per session with appends.
         tail_total_bytes: the same over all sessions.
+        read_bytes: one read from disk takes about this much: each needs a thread's turn.
         page_cache_bytes: rows read lately for readers that are behind the tail.
         idle_seconds: a session without an append for this long leaves the memory.
         reader_threads: threads, each with its connection, for reads from disk.
@@ -41,6 +42,7 @@ class EventLogConfig:
     small_chunk_bytes: int = 4 * KIB
     tail_session_bytes: int = 1 * MIB
     tail_total_bytes: int = 64 * MIB
+    read_bytes: int = 1 * MIB
     page_cache_bytes: int = 16 * MIB
     idle_seconds: float = 30.0
     reader_threads: int = 2

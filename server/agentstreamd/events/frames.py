@@ -228,6 +228,11 @@ class Selection:
         """Takes what passes of `chunk` after the cursor `after`; gives the new cursor."""
         start, count = after + 1 - chunk.first, len(chunk.tags)
         if self._filter is None or not chunk.kinds & ~self._filter.mask:
+            if start == 0 and self.count and self._would_split(chunk):
+                # Whole chunks are handed on as they are; one more message costs less than to cut
+                # this one, and the next, and all after them.
+                self.full = True
+                return after
             return chunk.first + self._take_run(chunk, start, count) - 1
         if not chunk.kinds & self._filter.mask:
             return chunk.last
@@ -243,6 +248,12 @@ class Selection:
                 break
             start = stop
         return chunk.last
+
+    def _would_split(self, chunk: Chunk) -> bool:
+        return (
+            self.count + len(chunk.tags) > self._max_events
+            or self._bytes + chunk.stored_bytes > self._max_bytes
+        )
 
     def _take_run(self, chunk: Chunk, start: int, end: int) -> int:
         stop = min(end, start + self._max_events - self.count)

@@ -81,7 +81,7 @@ class Session:
 
     def remember(self, key: MemoKey, batch: Batch) -> None:
         """Keeps a batch for other readers at the same place, until the next append."""
-        if len(batch.data) <= _MEMO_BYTES:
+        if batch.size <= _MEMO_BYTES:
             if self._memo is None:
                 self._memo = {}
             if len(self._memo) < _MEMO_ENTRIES:

@@ -33,20 +33,33 @@ class Record:
     kind: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """Events as read.
 
     Attributes:
-        data: for each event `0x0a`, its length as a varint, its bytes: end to end, which is the
+        parts: put end to end, for each event `0x0a`, its length as a varint, its bytes: the
             encoding of a message whose field 1 is the repeated event.
-        count: how many events `data` holds; 0 where all were filtered or none was there.
+        count: how many events `parts` hold; 0 where all were filtered or none was there.
         last_sequence: the cursor for the next read; beyond filtered events too.
+        response: room for what a reader makes of the batch: others at the same place get the same
+            batch, and need not make it again.
     """
 
-    data: bytes
+    parts: Sequence[bytes]
     count: int
     last_sequence: int
+    response: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(map(len, self.parts))
+
+    @property
+    def data(self) -> bytes:
+        """All parts in one."""
+        return b"".join(self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import BlobNotFound, SessionNotFound
-from .frames import Chunk, join
+from .frames import Chunk, pack
 from .live import Session
 from .log import SessionInfo
 from .schema import MAX_SEQUENCE, PIECE_BITS, PIECE_BYTES, chunk_id, signed, unsigned
@@ -66,8 +66,11 @@ def load_chunks(
     mask: int | None,
     with_raws: bool,
     want_bytes: int,
+    chunk_bytes: int,
 ) -> Loaded:
     """Loads chunks with events after `after`: at least one, about `want_bytes` at most.
+
+    Small neighbours are joined up to `chunk_bytes`.
 
     A gap up to the first chunk is of events that the filter hides.
     """
@@ -107,7 +110,7 @@ def load_chunks(
             connection.execute("COMMIT")
     if mask is None and chunks:
         # Slow sessions leave small chunks; joined they are found and sent at less cost.
-        chunks = [join(chunks)]
+        chunks = pack(chunks, chunk_bytes)
     return Loaded(row[0], chunks, end)
 
 

@@ -68,7 +68,7 @@ class LogReader(Reader):
         session = self._session
         self._require(after_sequence)
         if after_sequence == session.latest:
-            return Batch(b"", 0, after_sequence)
+            return Batch((), 0, after_sequence)
         memo = (after_sequence, kinds, include_raw, max_events, max_bytes)
         batch = session.recall(memo)
         if batch is not None:
@@ -78,8 +78,8 @@ class LogReader(Reader):
         cursor = self._take_from_memory(selection, after_sequence, include_raw)
         if cursor == after_sequence:
             cursor = await self._take_from_disk(selection, cursor, wanted, include_raw)
-            return Batch(b"".join(selection.parts), selection.count, cursor)
-        batch = Batch(b"".join(selection.parts), selection.count, cursor)
+            return Batch(selection.parts, selection.count, cursor)
+        batch = Batch(selection.parts, selection.count, cursor)
         if session.tail and after_sequence + 1 >= session.tail[0].first:
             session.remember(memo, batch)
         return batch

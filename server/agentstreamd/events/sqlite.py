@@ -371,6 +371,7 @@ class SqliteEventLog(EventLog):
             session.latest,
             mask,
             with_raws,
+            self._config.read_bytes,
             self._config.chunk_bytes,
         )
 

@@ -19,7 +19,7 @@ from .ports import Sessions
 Write = Callable[[bytes], Awaitable[None]]
 """Hands one serialized response to the transport; returns when it takes the next one."""
 
-BATCH_EVENTS = 256
+BATCH_EVENTS = 512
 BATCH_BYTES = 1024 * 1024
 """Bounds of a batch: well below the 4 MiB that clients take by default."""
 
@@ -191,12 +191,13 @@ class _Stream:
         if batch.last_sequence <= self._cursor:
             return
         self._cursor = batch.last_sequence
-        if batch.count:
-            await self._send(encode_batch(batch))
+        response = encode_batch(batch) if batch.count else b""
+        if response:
+            await self._send(response)
             self._streams.delivered += batch.count
             self._told = batch.last_sequence
         if self._cursor >= self._reader.latest and (
-            self._kinds is not None or _SESSION_ENDED_TAG in batch.data
+            self._kinds is not None or _SESSION_ENDED_TAG in response
         ):
             await self._find_end()
 
@@ -240,9 +241,12 @@ def _opened(session: session_pb2.Session) -> bytes:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """The serialized response that holds the batch."""
-    tail = _LAST_SEQUENCE_TAG + _varint(batch.last_sequence)
-    return b"".join((_BATCH_TAG, _varint(len(batch.data) + len(tail)), batch.data, tail))
+    """The serialized response that holds the batch; made once for all who get this batch."""
+    if batch.response is None:
+        tail = _LAST_SEQUENCE_TAG + _varint(batch.last_sequence)
+        head = _BATCH_TAG + _varint(batch.size + len(tail))
+        batch.response = b"".join((head, *batch.parts, tail))
+    return batch.response
 
 
 def _varint(value: int) -> bytes:

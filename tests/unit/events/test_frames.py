@@ -101,3 +101,13 @@ def test_frames_are_stored_as_they_are_sent() -> None:
     selection.take(chunk, 0)
     assert selection.parts == [chunk.frames]
     assert selection.parts[0] is chunk.frames
+
+
+def test_a_chunk_that_does_not_fit_goes_whole_into_the_next_batch() -> None:
+    records = [Record(event=b"e%d" % number, kind=0) for number in range(6)]
+    one, other = build_chunks(1, records[:3], 1000) + build_chunks(4, records[3:], 1000)
+    selection = Selection(None, False, max_events=5, max_bytes=1000)
+    assert selection.take(one, 0) == 3
+    assert selection.take(other, 3) == 3
+    assert (selection.full, selection.count) == (True, 3)
+    assert selection.parts == [one.frames]

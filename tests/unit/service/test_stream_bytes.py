@@ -17,7 +17,6 @@ def test_a_batch_made_of_stored_bytes_is_what_protobuf_makes(
     one = event_pb2.Event(sequence=1)
     one.item_delta.text = "x" * text_bytes
     two = event_pb2.Event(sequence=2)
-    data = framed(one) + framed(two)
-    made = encode_batch(Batch(data, 2, last_sequence))
+    made = encode_batch(Batch([framed(one), framed(two)], 2, last_sequence))
     batch = service_pb2.EventBatch(events=[one, two], last_sequence=last_sequence)
     assert made == service_pb2.StreamEventsResponse(batch=batch).SerializeToString()
