@@ -156,7 +156,7 @@ demo: $(STAMP) ## show a session live; AGENT=claude|mock|..., LIVE=1 for your ow
 bench: $(STAMP) $(BENCH_LOAD) ## measure throughput, latency and memory (ARGS=--short, --long, --only NAME)
 	@$(BIN)/python -m bench $(ARGS)
 
-$(BENCH_LOAD): bench/load/main.go bench/load/go.mod bench/load/go.sum
+$(BENCH_LOAD): $(wildcard bench/load/*)
 	@echo "bench: the load client, from bench/load"
 	@cd bench/load && GOFLAGS=-modcacherw go build -o $(CURDIR)/$@ .
 

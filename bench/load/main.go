@@ -1,5 +1,7 @@
 // Load reads event streams of a daemon as fast as they come, and holds each to its sequence.
 //
+// With -sse it reads server-sent events, of peers, and only counts.
+//
 // It decodes no events: of each it reads the sequence and, with -stamps, the time that the agent
 // wrote at the start of a delta's text. It prints "ready" once all streams are open and one line of
 // JSON when all have ended; it exits with 1 where an event is missing, came twice or out of order,
@@ -44,6 +46,7 @@ type options struct {
 	follow      bool
 	stamps      bool
 	turn        bool
+	events      string
 	after       int64
 }
 
@@ -85,6 +88,7 @@ func main() {
 	flag.BoolVar(&o.follow, "follow", false, "follow the session to its end")
 	flag.BoolVar(&o.stamps, "stamps", false, "deltas begin with the monotonic time they were written at")
 	flag.Int64Var(&o.after, "after", 0, "begin after this sequence")
+	flag.StringVar(&o.events, "sse", "", "read server-sent events at these URLs, each until one holds this")
 	flag.BoolVar(&o.turn, "turn", false, "end a stream with the end of a turn")
 	flag.Parse()
 	if err := run(o, flag.Args()); err != nil {
@@ -121,7 +125,11 @@ func run(o options, sessions []string) error {
 			r.sessionID, r.sequence = sessions[i%len(sessions)], o.after
 			var once sync.Once
 			opened := func() { once.Do(ready.Done) }
-			r.err = r.read(connections[i%len(connections)], o, opened)
+			if o.events != "" {
+				r.err = r.readEvents(r.sessionID, []byte(o.events), opened)
+			} else {
+				r.err = r.read(connections[i%len(connections)], o, opened)
+			}
 			opened()
 		}()
 	}
@@ -304,7 +312,7 @@ func sum(results []result) (figures, error) {
 		if r.err != nil {
 			return made, r.err
 		}
-		if seen, ok := events[r.sessionID]; ok && seen != r.events {
+		if seen, ok := events[r.sessionID]; ok && seen != r.events && r.sequence > 0 {
 			return made, fmt.Errorf("session %s: one stream had %d events, another %d", r.sessionID, seen, r.events)
 		}
 		events[r.sessionID] = r.events

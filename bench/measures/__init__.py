@@ -1,7 +1,7 @@
 """What is measured, a module each."""
 
 from bench.figures import Measure
-from bench.measures import fanout, growth, ingest, latency, replay, sessions
+from bench.measures import fanout, growth, ingest, latency, peers, replay, sessions
 
 ALL: tuple[Measure, ...] = (
     *replay.MEASURES,
@@ -10,5 +10,6 @@ ALL: tuple[Measure, ...] = (
     *latency.MEASURES,
     *sessions.MEASURES,
     *growth.MEASURES,
+    *peers.MEASURES,
 )
 """In the order in which they are run."""
