@@ -10,22 +10,27 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from . import reflection
+from .admission import Admission
 from .auth import TokenAuth
 from .edge import Edge
+from .limits import CallLimits
 from .listen import Address, ListenError
 from .methods import SERVICE_NAME, handlers
+from .peers import ClientScopes
 from .ports import Sessions, WatchCall
 from .stream import EventStreams, StreamSettings
 from .tls import Certificates
 
-MAX_RECEIVE_MESSAGE_BYTES = 68 * 1024 * 1024
-"""A request may have 64 MiB of content."""
+MAX_METADATA_BYTES = 16 * 1024
+"""Of one call, names and values and 32 bytes for each, as HTTP/2 counts."""
 
 # Connections: pings find peers that vanished, and clients may ping as often as proxies do.
 _OPTIONS: Sequence[tuple[str, int]] = (
-    ("grpc.max_receive_message_length", MAX_RECEIVE_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
+    # One limit: between a soft and a hard one gRPC refuses at random.
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -49,7 +54,8 @@ class ServerSettings:
         auth: Checks tokens; None lets everybody in.
         reflection: Offer server reflection.
         streams: How event streams behave.
-        max_calls: Calls that are no streams, at once, at most.
+        peers: What clients may do by their certificates; None for all that a token allows.
+        limits: Of calls.
     """
 
     listen: Sequence[Address]
@@ -57,7 +63,8 @@ class ServerSettings:
     auth: TokenAuth | None = None
     reflection: bool = True
     streams: StreamSettings = field(default_factory=StreamSettings)
-    max_calls: int = 10_000
+    peers: ClientScopes | None = None
+    limits: CallLimits = field(default_factory=CallLimits)
 
 
 class Server:
@@ -69,8 +76,12 @@ class Server:
         self._settings = settings
         self.streams = EventStreams(sessions, settings.streams)
         self._health = health.aio.HealthServicer()
-        edge = Edge(settings.auth, settings.max_calls, watch)
-        self._server = aio.server(interceptors=[edge], options=_OPTIONS)
+        self.admission = Admission(settings.limits, settings.auth, settings.peers)
+        options = [
+            *_OPTIONS,
+            ("grpc.max_receive_message_length", settings.limits.max_request_bytes),
+        ]
+        self._server = aio.server(interceptors=[Edge(self.admission, watch)], options=options)
         self._server.add_generic_rpc_handlers((handlers(sessions, self.streams),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if settings.reflection:

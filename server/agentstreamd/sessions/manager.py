@@ -238,9 +238,9 @@ class SessionManager:
             return await runtime.finish(work, "send")
 
     def _check_room(self) -> None:
-        limit = self._config.max_sessions_running
+        limit = self._config.max_running_sessions
         if self._live.running >= limit:
-            raise errors.limit_exceeded("max_sessions_running", limit)
+            raise errors.limit_exceeded("max_running_sessions", limit)
 
     async def update(self, request: service_pb2.UpdateSessionRequest) -> session_pb2.Session:
         """Change a session's settings."""
