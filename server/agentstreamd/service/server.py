@@ -2,8 +2,7 @@
 
 import contextlib
 import logging
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from grpc import aio
@@ -14,7 +13,7 @@ from .admission import Admission
 from .auth import TokenAuth
 from .edge import Edge
 from .limits import CallLimits
-from .listen import Address, ListenError
+from .listen import Address, ListenError, open_socket
 from .methods import SERVICE_NAME, handlers
 from .peers import ClientScopes
 from .ports import Sessions, WatchCall
@@ -123,9 +122,7 @@ class Server:
     def _open(self, address: Address) -> Address:
         try:
             if address.path is not None:
-                with _private_files():
-                    self._server.add_insecure_port(str(address))
-                address.path.chmod(0o600)
+                open_socket(address.path, lambda: self._server.add_insecure_port(str(address)))
                 return address
             if self._settings.tls is not None:
                 credentials = self._settings.tls.credentials()
@@ -135,13 +132,3 @@ class Server:
         except (RuntimeError, OSError) as error:
             raise ListenError(f"Can't listen on {address}: {error}.") from error
         return Address(host=address.host, port=port)
-
-
-@contextlib.contextmanager
-def _private_files() -> Iterator[None]:
-    """Make files with mode 0600: the socket must not be open to others even for a moment."""
-    before = os.umask(0o177)
-    try:
-        yield
-    finally:
-        os.umask(before)
