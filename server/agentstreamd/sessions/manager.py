@@ -134,9 +134,9 @@ class SessionManager:
         """The agents, by name, a page at a time."""
         return await self._agents.list(request)
 
-    async def get_agent(self, name: str) -> agent_pb2.Agent:
-        """One agent. Raises AGENT_NOT_FOUND."""
-        return await self._agents.describe(name)
+    async def get_agent(self, name: str, *, include_login: bool = False) -> agent_pb2.Agent:
+        """One agent; whether it is logged in only where asked. Raises AGENT_NOT_FOUND."""
+        return await self._agents.describe(name, include_login=include_login)
 
     # Sessions
 
