@@ -1,4 +1,4 @@
-"""Limits of calls: who has how many streams, how large requests are, what they hold together."""
+"""Limits: who has how many streams, how large requests are, what they hold together."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,12 +11,15 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from agentstream.v1 import blob_pb2, service_pb2, service_pb2_grpc
+from agentstream.v1 import blob_pb2, service_pb2, service_pb2_grpc, session_pb2
+from agentstreamd.config import load
+from agentstreamd.daemon import server_settings
 from agentstreamd.model import Kind
 from agentstreamd.service.auth import TokenAuth
 from agentstreamd.service.grants import Grant
 from agentstreamd.service.limits import MIB, CallLimits
 from agentstreamd.service.listen import Address
+from tests.support.daemon import daemon
 from tests.support.grpc_edge import Running, details, running
 from tests.support.sessions import FakeSessions, fake_sessions
 
@@ -243,3 +246,59 @@ async def test_what_is_worked_on_holds_so_many_bytes_and_no_more(sessions: FakeS
         await until_free(server)
         await asyncio.gather(*(server.stub.SendMessage(message(MIB // 3)) for _ in range(3)))
         await until_free(server)
+
+
+def test_the_settings_are_the_limits() -> None:
+    limits = {
+        "max_calls": 2,
+        "max_pending_bytes": 100_001,
+        "max_request_bytes": 100_002,
+        "max_streams_per_client": 5,
+    }
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in limits.items()]
+    config = load([*flags, "--max-streams=6"], {"HOME": "/home/me"}).config
+    settings = server_settings(config, {})
+    assert settings.limits == CallLimits(**limits)
+    assert settings.streams.max_streams == 6
+
+
+async def test_a_daemon_refuses_what_is_beyond_its_limits_and_goes_on(tmp_path: Path) -> None:
+    flags = ["--max-running-sessions=1", "--max-queued-messages=2", "--max-queued-bytes=2000"]
+    async with daemon(tmp_path / "data", *flags) as made, made.aio_channel() as channel:
+        stub: Any = service_pb2_grpc.AgentServiceStub(channel)
+
+        def send(session_id: str, text: str) -> Any:
+            parts = [service_pb2.InputPart(text=text)]
+            return stub.SendMessage(
+                service_pb2.SendMessageRequest(
+                    session_id=session_id,
+                    parts=parts,
+                    when_busy=service_pb2.WHEN_BUSY_QUEUE,
+                )
+            )
+
+        config = session_pb2.SessionConfig(agent="mock", working_directory=str(tmp_path))
+        for name in ("s", "t"):
+            await stub.CreateSession(
+                service_pb2.CreateSessionRequest(session_id=name, config=config)
+            )
+        await send("s", "wait interrupt")
+        assert await refusal(send("t", "say x")) == {
+            "limit": "max_running_sessions",
+            "value": "1",
+        }
+        assert await refusal(send("s", "say " + "x" * 2000)) == {
+            "limit": "max_queued_bytes",
+            "value": "2000",
+        }
+        for _ in range(2):
+            await send("s", "say x")
+        assert (await refusal(send("s", "say x")))["limit"] == "max_queued_messages"
+        call = follow(stub)
+        await opened(call)
+        await stub.InterruptTurn(service_pb2.InterruptTurnRequest(session_id="s"))
+        ended = 0
+        while ended < 3:  # the turn that was interrupted, and the two that waited
+            response = await call.read()
+            ended += sum(event.HasField("turn_ended") for event in response.batch.events)
+        await send("t", "say x")
