@@ -148,9 +148,14 @@ class ScriptedDriver(Driver):
         await self.publish(permission(request_id, **fields))
 
     async def end_turn(
-        self, status: event_pb2.TurnStatus.ValueType = event_pb2.TURN_STATUS_COMPLETED
+        self,
+        status: event_pb2.TurnStatus.ValueType = event_pb2.TURN_STATUS_COMPLETED,
+        error: error_pb2.Error | None = None,
     ) -> None:
-        await self.publish(turn_ended(status))
+        draft = turn_ended(status)
+        if error is not None:
+            draft.event.turn_ended.error.CopyFrom(error)
+        await self.publish(draft)
 
     def exit(self, exit: AgentExit) -> None:
         """Its process ends."""

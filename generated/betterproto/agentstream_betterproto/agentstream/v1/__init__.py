@@ -4606,6 +4606,14 @@ class SessionEnded(betterproto2.Message):
     A sentence for people.
     """
 
+    error_code: "ErrorCode" = betterproto2.field(
+        8, betterproto2.TYPE_ENUM, default_factory=lambda: ErrorCode(0)
+    )
+    """
+    What went wrong last, where something did: how the last turn failed, or the agent process ended unasked after
+    it. `ERROR_CODE_UNSPECIFIED` where all went well, and where the daemon was restarted since.
+    """
+
 
 default_message_pool.register_message("agentstream.v1", "SessionEnded", SessionEnded)
 
