@@ -34,6 +34,7 @@ const (
 	EventsCompacted        Reason = "EVENTS_COMPACTED"
 	SequenceInFuture       Reason = "SEQUENCE_IN_FUTURE"
 	ServerDraining         Reason = "SERVER_DRAINING"
+	LimitExceeded          Reason = "LIMIT_EXCEEDED"
 	// StreamBroken is no reason of the server: it sent a stream that is none, with an event
 	// missing or without its beginning.
 	StreamBroken Reason = "STREAM_BROKEN"

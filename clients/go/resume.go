@@ -103,7 +103,9 @@ func (c *cursor) failed(err *Error) (time.Duration, error) {
 	// INTERNAL is what Envoy makes of a backend that died in mid-stream.
 	// Without a reason of the daemon, CANCELED is a connection that was reset, not an answer.
 	reset := err.Code == codes.Canceled && err.Reason == ""
-	resumable := err.Code == codes.Unavailable || err.Code == codes.Internal || reset
+	// A server that has not noticed yet that the call before was cut still counts its stream.
+	counted := err.Reason == LimitExceeded && c.session != nil
+	resumable := err.Code == codes.Unavailable || err.Code == codes.Internal || reset || counted
 	if !resumable || c.failures > c.backoff.Attempts {
 		return 0, err
 	}

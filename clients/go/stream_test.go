@@ -225,6 +225,21 @@ func TestTheServersRetryInfoIsWaitedFor(t *testing.T) {
 	want(t, "waits", f.waits, []time.Duration{7 * time.Second})
 }
 
+func TestALimitIsWaitedForByAStreamThatWasOpenAndRefusesOneThatWasNot(t *testing.T) {
+	full := failure(codes.ResourceExhausted, "LIMIT_EXCEEDED")
+	f := play(t,
+		call{responses: responses(opened("u"), batch(1)), err: status.Error(codes.Unavailable, "cut")},
+		call{err: full},
+		call{responses: responses(opened("u"), end(2))},
+	)
+	got, err := drain(f.follow(t, &agentstreamv1.StreamEventsRequest{}))
+	want(t, "error", err, error(nil))
+	want(t, "events", got, []int64{1, 2})
+	f = play(t, call{err: full})
+	_, err = drain(f.follow(t, &agentstreamv1.StreamEventsRequest{}))
+	want(t, "refused", errors.Is(err, LimitExceeded), true)
+}
+
 func TestWaitsGrowUntilThereIsNews(t *testing.T) {
 	cut := status.Error(codes.Unavailable, "cut")
 	f := play(t,

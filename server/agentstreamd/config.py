@@ -59,6 +59,7 @@ class Config:
     tls_client_ca_file: Path | None
     insecure_behind_mesh: bool
     token_file: Path | None
+    client_scopes_file: Path | None
     metrics_listen: str | None
     drain_timeout_seconds: float
     drain_notice_seconds: float
@@ -70,8 +71,12 @@ class Config:
     interrupt_grace_seconds: float
     max_running_sessions: int
     max_queued_messages: int
+    max_queued_bytes: int
     max_streams: int
+    max_streams_per_client: int
     max_calls: int
+    max_pending_bytes: int
+    max_request_bytes: int
     retention_ended_sessions_seconds: float
     retention_event_age_seconds: float
     retention_session_bytes: int
@@ -159,6 +164,10 @@ def _check_together(config: Config) -> None:
         raise ConfigError("drain_notice_seconds is more than half of drain_timeout_seconds.")
     if config.tls_client_ca_file is not None and config.tls_certificate_file is None:
         raise ConfigError("tls_client_ca_file needs TLS: tls_certificate_file is not set.")
+    if config.client_scopes_file is not None and config.tls_client_ca_file is None:
+        raise ConfigError(
+            "client_scopes_file needs clients' certificates: tls_client_ca_file is not set."
+        )
 
 
 class _Parser(argparse.ArgumentParser):

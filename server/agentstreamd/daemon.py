@@ -19,9 +19,12 @@ from agentstreamd.adapters.base import Adapter, HostContext
 from agentstreamd.config import Config, environment_of
 from agentstreamd.events import EventLogConfig, EventLogError, SqliteEventLog
 from agentstreamd.process import ProcessError, ProcessHost, sweep_leftovers
-from agentstreamd.service.auth import TokenAuth, TokenError
+from agentstreamd.service.auth import TokenAuth
+from agentstreamd.service.grant_file import GrantFileError
+from agentstreamd.service.limits import CallLimits
 from agentstreamd.service.listen import Address, ListenError
 from agentstreamd.service.methods import SERVICE_NAME
+from agentstreamd.service.peers import ClientScopes
 from agentstreamd.service.server import Server, ServerSettings
 from agentstreamd.service.stream import StreamSettings
 from agentstreamd.service.tls import Certificates, TlsError, TlsFiles
@@ -76,7 +79,7 @@ def server_settings(config: Config, environment: Mapping[str, str]) -> ServerSet
     that others could reach without TLS and a token or certificates of clients.
     """
     addresses = [Address.parse(text) for text in config.listen]
-    tls = auth = None
+    tls = auth = peers = None
     try:
         if config.tls_certificate_file is not None and config.tls_key_file is not None:
             tls = Certificates(
@@ -86,7 +89,9 @@ def server_settings(config: Config, environment: Mapping[str, str]) -> ServerSet
             )
         if config.token_file is not None:
             auth = TokenAuth.from_file(config.token_file)
-    except (TlsError, TokenError) as error:
+        if config.client_scopes_file is not None:
+            peers = ClientScopes(config.client_scopes_file)
+    except (TlsError, GrantFileError) as error:
         raise StartError(str(error), EXIT_SETTINGS) from error
     safe = tls is not None and (auth is not None or tls.asks_clients)
     for address in addresses:
@@ -106,7 +111,13 @@ def server_settings(config: Config, environment: Mapping[str, str]) -> ServerSet
             progress_interval_seconds=config.progress_interval_seconds,
             max_streams=config.max_streams,
         ),
-        max_calls=config.max_calls,
+        peers=peers,
+        limits=CallLimits(
+            max_calls=config.max_calls,
+            max_pending_bytes=config.max_pending_bytes,
+            max_request_bytes=config.max_request_bytes,
+            max_streams_per_client=config.max_streams_per_client,
+        ),
     )
 
 
@@ -225,8 +236,9 @@ async def _parts(config: Config, telemetry: "Telemetry | None") -> AsyncIterator
                 allowed_roots=config.allowed_roots,
                 interrupt_grace_seconds=config.interrupt_grace_seconds,
                 idle_agent_seconds=config.agent_idle_stop_seconds,
-                max_sessions_running=config.max_running_sessions,
+                max_running_sessions=config.max_running_sessions,
                 max_queued_messages=config.max_queued_messages,
+                max_queued_bytes=config.max_queued_bytes,
             ),
             watch=telemetry.sessions.watch if telemetry else None,
         )

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from agentstreamd.logs import FORMATS, LEVELS
+from agentstreamd.service.limits import MIB, CallLimits
 from agentstreamd.service.listen import Address
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
+_LIMITS = CallLimits()
 _CENTURY_SECONDS = 100 * 365 * 24 * 3600
 
 AGENT_ENVIRONMENT = (
@@ -112,18 +114,25 @@ def _seconds(lowest: float, highest: float) -> Callable[[object], float]:
     return parse
 
 
-def _bytes(value: object) -> int:
-    number = _number(value)
-    if number < 0 or number != int(number):
-        raise ValueError("must be a whole number of bytes, 0 or more")
-    return int(number)
+def _bytes(lowest: int, highest: int = 2**53) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        number = _number(value)
+        if number != int(number) or not lowest <= number <= highest:
+            upper = f" to {highest}" if highest < 2**53 else " or more"
+            raise ValueError(f"must be a whole number of bytes, {lowest}{upper}")
+        return int(number)
+
+    return parse
 
 
-def _count(value: object) -> int:
-    number = _number(value)
-    if number < 1 or number != int(number):
-        raise ValueError("must be a whole number of at least 1")
-    return int(number)
+def _count(lowest: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        number = _number(value)
+        if number < lowest or number != int(number):
+            raise ValueError(f"must be a whole number of at least {lowest}")
+        return int(number)
+
+    return parse
 
 
 def _choice(choices: tuple[str, ...]) -> Callable[[object], str]:
@@ -254,6 +263,14 @@ SETTINGS = (
         "FILE",
     ),
     Setting(
+        "client_scopes_file",
+        _path,
+        None,
+        "file with the subjects of clients' certificates and what each may do; needs "
+        "tls_client_ca_file",
+        "FILE",
+    ),
+    Setting(
         "metrics_listen",
         _metrics_address,
         None,
@@ -321,12 +338,42 @@ SETTINGS = (
         "an interrupted turn may take so long to end before its agent is stopped, in seconds",
         "SECONDS",
     ),
-    Setting("max_running_sessions", _count, 1000, "sessions with a running turn, at most", "COUNT"),
     Setting(
-        "max_queued_messages", _count, 100, "messages that wait in one session, at most", "COUNT"
+        "max_running_sessions", _count(1), 1000, "sessions with a running turn, at most", "COUNT"
     ),
-    Setting("max_streams", _count, 10_000, "event streams open at once, at most", "COUNT"),
-    Setting("max_calls", _count, 10_000, "other calls at once, at most", "COUNT"),
+    Setting(
+        "max_queued_messages", _count(1), 100, "messages that wait in one session, at most", "COUNT"
+    ),
+    Setting(
+        "max_queued_bytes",
+        _bytes(1),
+        128 * MIB,
+        "bytes of the messages that wait in one session, at most",
+        "BYTES",
+    ),
+    Setting("max_streams", _count(1), 10_000, "event streams open at once, at most", "COUNT"),
+    Setting(
+        "max_streams_per_client",
+        _count(0),
+        _LIMITS.max_streams_per_client,
+        "streams that one client has open at once, at most; 0: as many as max_streams",
+        "COUNT",
+    ),
+    Setting("max_calls", _count(1), _LIMITS.max_calls, "other calls at once, at most", "COUNT"),
+    Setting(
+        "max_pending_bytes",
+        _bytes(1),
+        _LIMITS.max_pending_bytes,
+        "bytes of the requests that are worked on, together, at most",
+        "BYTES",
+    ),
+    Setting(
+        "max_request_bytes",
+        _bytes(64 * 1024, 2**31 - 1),
+        _LIMITS.max_request_bytes,
+        "bytes of one request, at most",
+        "BYTES",
+    ),
     Setting(
         "retention_ended_sessions_seconds",
         _seconds(0, _CENTURY_SECONDS),
@@ -343,7 +390,7 @@ SETTINGS = (
     ),
     Setting(
         "retention_session_bytes",
-        _bytes,
+        _bytes(0),
         0,
         "a session's events beyond so many bytes are removed, oldest first; 0: never",
         "BYTES",

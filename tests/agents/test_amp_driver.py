@@ -226,12 +226,13 @@ async def test_an_interrupt_between_turns_is_nothing(lab: AmpLab) -> None:
     [
         (error(500), error_pb2.ERROR_CODE_PROVIDER_FAILED),
         (error(401, "authentication_error", "bad"), error_pb2.ERROR_CODE_AUTHENTICATION),
+        (error(402, "billing_error", "no credit"), error_pb2.ERROR_CODE_QUOTA_EXCEEDED),
         (
             error(400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000"),
             error_pb2.ERROR_CODE_CONTEXT_WINDOW_EXCEEDED,
         ),
     ],
-    ids=["500", "401", "context"],
+    ids=["500", "401", "402", "context"],
 )
 async def test_an_error_fails_its_turn_although_the_cli_exits_with_0(
     lab: AmpLab, failure: object, code: error_pb2.ErrorCode.ValueType

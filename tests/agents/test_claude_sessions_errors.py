@@ -35,12 +35,22 @@ ONE_RETRY = {"CLAUDE_CODE_MAX_RETRIES": "1"}
     [
         (error(400, "invalid_request_error"), error_pb2.ERROR_CODE_INVALID_REQUEST, 400),
         (error(401, "authentication_error"), error_pb2.ERROR_CODE_AUTHENTICATION, 401),
+        (
+            error(400, "invalid_request_error", "Your credit balance is too low to go on."),
+            error_pb2.ERROR_CODE_QUOTA_EXCEEDED,
+            400,
+        ),
+        (
+            error(400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000"),
+            error_pb2.ERROR_CODE_CONTEXT_WINDOW_EXCEEDED,
+            None,
+        ),
         (error(429, "rate_limit_error", headers=AT_ONCE), error_pb2.ERROR_CODE_RATE_LIMITED, 429),
         (error(500, headers=AT_ONCE), error_pb2.ERROR_CODE_PROVIDER_FAILED, 500),
         (error(529, "overloaded_error", headers=AT_ONCE), error_pb2.ERROR_CODE_OVERLOADED, 529),
         (refusal("I would "), error_pb2.ERROR_CODE_REFUSED, None),
     ],
-    ids=["400", "401", "429", "500", "529", "refusal"],
+    ids=["400", "401", "quota", "context", "429", "500", "529", "refusal"],
 )
 async def test_a_turn_that_the_model_fails_says_why_and_the_session_goes_on(
     bench: Bench,

@@ -157,6 +157,7 @@ async def test_doctor_says_what_works_and_what_to_do(cli: Cli) -> None:
     assert done.code == 0
     assert done.out.splitlines()[0] == f"✓ the daemon at {cli.address} answers"
     assert done.out.splitlines()[1].startswith("✓ mock: installed (")
+    assert done.out.splitlines()[1].endswith("), logged in (it needs none)")
     everything = await cli("doctor")
     assert all(f" {name}: " in everything.out for name in ("amp", "claude", "codex", "opencode"))
     nobody = await cli("doctor", "nobody")

@@ -2,7 +2,8 @@
 
 Budget: one of 100 followers that stalls while 80 MiB of events pass costs the daemon at most 32 MiB
 (a page cache fills meanwhile, and memory that was freed is not given back at once); 1,000
-streams opened and dropped leave no descriptor and no more than 16 MiB behind.
+streams opened and dropped leave no descriptor and no more than 16 MiB behind, and are counted no
+more: as many as a client may have open can be opened after them, and not one more.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from grpc import aio
 
@@ -17,6 +19,7 @@ from agentstream.v1 import service_pb2, service_pb2_grpc
 from tests.faults.scale import scaled
 from tests.faults.usage import descriptors, resident_mib
 from tests.support.e2e import Bench, Session, lab
+from tests.support.grpc_edge import details
 
 FOLLOWERS = scaled(19, 99)
 LOAD_MIB = 40
@@ -110,3 +113,27 @@ async def test_streams_that_are_opened_and_dropped_leave_nothing_behind(bench: B
     await session.get()
     assert resident_mib(bench.lab.daemon) - before < DROPPED_MIB
     assert descriptors(bench.lab.daemon) <= open_before
+    await _fill(session)
+
+
+async def _fill(session: Session) -> None:
+    """Open as many streams as a client may have; one more is refused."""
+    request = service_pb2.StreamEventsRequest(session_id=session.id, follow=True)
+    held: list[Any] = []
+    async with asyncio.timeout(60):
+        # The session's own follower has one.
+        while len(held) < STREAMS - 1:
+            call = session.lab.stub.StreamEvents(request)
+            try:
+                assert (await call.read()).HasField("opened")
+            except aio.AioRpcError as error:
+                # The daemon may still be taking note of the streams that were dropped.
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+            else:
+                held.append(call)
+    with pytest.raises(aio.AioRpcError) as caught:
+        await session.lab.stub.StreamEvents(request).read()
+    assert dict(details(caught.value).info.metadata)["limit"] == "max_streams_per_client"
+    for call in held:
+        call.cancel()

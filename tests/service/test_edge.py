@@ -22,7 +22,9 @@ from agentstream.v1 import (
     session_pb2,
 )
 from agentstreamd.model import Kind
-from agentstreamd.service.auth import Grant, TokenAuth
+from agentstreamd.service.auth import TokenAuth
+from agentstreamd.service.grants import Grant
+from agentstreamd.service.limits import CallLimits
 from agentstreamd.service.listen import Address
 from agentstreamd.sessions.errors import SessionError
 from tests.support.grpc_edge import Running, details, running
@@ -305,7 +307,7 @@ async def test_a_flood_of_calls_is_refused_and_leaves_room_when_it_is_over(
     sessions: FakeSessions,
 ) -> None:
     request = service_pb2.GetSessionRequest(session_id="s")
-    async with running(sessions, max_calls=1) as server, asyncio.timeout(20):
+    async with running(sessions, limits=CallLimits(max_calls=1)) as server, asyncio.timeout(20):
         sessions.gate = asyncio.Event()
         waiting = server.stub.InterruptTurn(service_pb2.InterruptTurnRequest(session_id="s"))
         task = asyncio.ensure_future(waiting)

@@ -5,53 +5,18 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
-import trustme
 from grpc import aio
 
 from agentstream.client import AgentstreamError, connect_aio
 from agentstream.v1 import service_pb2
+from tests.support.certificates import Files
 from tests.support.daemon import Daemon, DaemonFailed, daemon, start
 
 REQUEST = service_pb2.ListAgentsRequest()
-
-
-@dataclass
-class Files:
-    """An authority, and PEM files of certificates of it."""
-
-    directory: Path
-    authority: trustme.CA
-
-    @classmethod
-    def make(cls, directory: Path) -> "Files":
-        made = cls(directory, trustme.CA())
-        made.authority.cert_pem.write_to_path(str(directory / "ca.pem"))
-        made.issue("server", "localhost")
-        made.issue("client", "client.example")
-        return made
-
-    def issue(self, name: str, host: str) -> None:
-        """Write a certificate and its key anew."""
-        issued = self.authority.issue_cert(host)
-        issued.private_key_pem.write_to_path(str(self.path(f"{name}.key")))
-        with self.path(f"{name}.pem").open("wb") as file:
-            for blob in issued.cert_chain_pems:
-                file.write(blob.bytes())
-
-    def path(self, name: str) -> Path:
-        return self.directory / name
-
-    @property
-    def flags(self) -> list[str]:
-        return [
-            f"--tls-certificate-file={self.path('server.pem')}",
-            f"--tls-key-file={self.path('server.key')}",
-        ]
 
 
 @pytest.fixture

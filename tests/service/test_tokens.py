@@ -9,8 +9,10 @@ from google.protobuf import message_factory
 from grpc import aio
 
 from agentstream.v1 import error_pb2, service_pb2
-from agentstreamd.service.auth import SCOPES, Grant, TokenAuth, TokenError
+from agentstreamd.service.auth import TokenAuth
 from agentstreamd.service.errors import CallError
+from agentstreamd.service.grant_file import GrantFileError
+from agentstreamd.service.grants import SCOPES, Grant
 from tests.support.grpc_edge import details, running
 from tests.support.sessions import fake_sessions
 
@@ -34,7 +36,7 @@ def auth(tmp_path: Path) -> TokenAuth:
 
 
 def allowed(auth: TokenAuth, token: str, method: str, session_id: str = "s") -> bool:
-    grant = auth.check((("authorization", f"Bearer {token}"),))
+    _, grant = auth.check((("authorization", f"Bearer {token}"),))
     kind = SERVICE.methods_by_name[method].input_type
     request = message_factory.GetMessageClass(kind)()
     if "session_id" in kind.fields_by_name:
@@ -95,7 +97,7 @@ def test_a_wrong_file_is_refused_without_showing_a_token(
 ) -> None:
     path = tmp_path / "tokens"
     path.write_text(text)
-    with pytest.raises(TokenError, match=said) as caught:
+    with pytest.raises(GrantFileError, match=said) as caught:
         TokenAuth.from_file(path)
     assert not any(word in str(caught.value) for word in ("good", "bad", "tökén"))
 
@@ -134,26 +136,82 @@ def test_a_changed_file_counts_from_the_next_call_on(tmp_path: Path) -> None:
     assert works(auth, "old")
     path.write_text("kept\nfresh read")
     assert [works(auth, token) for token in ("old", "kept", "fresh")] == [False, True, True]
-    assert auth.check((("authorization", "Bearer fresh"),)) == Grant(frozenset({"read"}))
+    assert auth.check((("authorization", "Bearer fresh"),))[1] == Grant(frozenset({"read"}))
 
 
-@pytest.mark.parametrize("damage", ["", "good\nbad reed", None])
-def test_a_file_that_breaks_leaves_the_tokens_of_before(
-    tmp_path: Path, damage: str | None, caplog: pytest.LogCaptureFixture
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("text", ["", "# all gone\n", "bef\xf6re\n"])
+def test_an_emptied_file_revokes_all(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "tokens"
     path.write_text("before")
     auth = TokenAuth.from_file(path)
-    if damage is None:
-        path.unlink()
-    else:
-        path.write_text(damage)
-    assert [works(auth, token) for token in ("before", "good", "bad")] == [True, False, False]
-    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(told) == 1
-    assert "The tokens of before stay." in told[0]
+    path.write_text(text)
+    assert not works(auth, "before")
+    assert not works(auth, "")
+    assert len(errors(caplog)) == 1, "told once, not at each call"
+    assert "What can't be read allows nothing." in errors(caplog)[0]
     path.write_text("mended")
     assert [works(auth, token) for token in ("before", "mended")] == [False, True]
+
+
+def test_a_slip_in_a_line_takes_that_line_away_and_leaves_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("revoked\nnarrowed\nkept read")
+    auth = TokenAuth.from_file(path)
+    path.write_text("narrowed reed\nkept read\nadded read\ntwice\ntwice read")
+    expected = {"revoked": 0, "narrowed": 0, "kept": 1, "added": 1, "twice": 0, "reed": 0}
+    assert {token: works(auth, token) for token in expected} == expected
+    assert [("Line 1" in one, "twice" in one) for one in errors(caplog)] == [
+        (True, False),
+        (False, True),
+    ]
+    assert not any(token in caplog.text for token in ("narrowed", "kept", "added"))
+
+
+@pytest.mark.parametrize("how", ["missing", "unreadable"])
+def test_while_there_is_no_file_the_tokens_of_before_stay(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("before")
+    auth = TokenAuth.from_file(path)
+    path.unlink()
+    if how == "unreadable":
+        path.mkdir()
+    for _ in range(3):
+        assert works(auth, "before")
+    assert len(errors(caplog)) == 1
+    assert "What it held before stays in force." in errors(caplog)[0]
+    fresh = tmp_path / "fresh"
+    fresh.write_text("after")
+    if how == "unreadable":
+        path.rmdir()
+    fresh.replace(path)
+    assert [works(auth, token) for token in ("before", "after")] == [False, True]
+
+
+def test_a_file_that_can_be_read_again_is_read_although_it_did_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("before")
+    auth = TokenAuth.from_file(path)
+    path.write_text("after")
+
+    def refuse(*args: object, **more: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        assert works(auth, "before")
+    assert [works(auth, token) for token in ("before", "after")] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -148,9 +148,14 @@ class ScriptedDriver(Driver):
         await self.publish(permission(request_id, **fields))
 
     async def end_turn(
-        self, status: event_pb2.TurnStatus.ValueType = event_pb2.TURN_STATUS_COMPLETED
+        self,
+        status: event_pb2.TurnStatus.ValueType = event_pb2.TURN_STATUS_COMPLETED,
+        error: error_pb2.Error | None = None,
     ) -> None:
-        await self.publish(turn_ended(status))
+        draft = turn_ended(status)
+        if error is not None:
+            draft.event.turn_ended.error.CopyFrom(error)
+        await self.publish(draft)
 
     def exit(self, exit: AgentExit) -> None:
         """Its process ends."""
@@ -179,6 +184,7 @@ class ScriptedAdapter(Adapter):
     Attributes:
         agent: What `describe` gives.
         refusal: What `check` raises.
+        logged_in: What `login` gives, or raises.
     """
 
     name = "scripted"
@@ -186,6 +192,7 @@ class ScriptedAdapter(Adapter):
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
         self.refusal: Exception | None = None
+        self.logged_in: agent_pb2.AgentLogin | Exception = agent_pb2.AgentLogin(detail="asked")
         self.agent = agent_pb2.Agent(
             name=self.name, state=agent_pb2.AGENT_STATE_AVAILABLE, version="1.2.3"
         )
@@ -198,6 +205,11 @@ class ScriptedAdapter(Adapter):
 
     async def describe(self) -> agent_pb2.Agent:
         return self.agent
+
+    async def login(self) -> agent_pb2.AgentLogin:
+        if isinstance(self.logged_in, Exception):
+            raise self.logged_in
+        return self.logged_in
 
     def check(self, config: session_pb2.SessionConfig) -> None:
         if self.refusal is not None:

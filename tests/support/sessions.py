@@ -153,7 +153,7 @@ class FakeSessions:
         await self._call(request)
         return service_pb2.ListAgentsResponse(agents=[agent_pb2.Agent(name="mock")])
 
-    async def get_agent(self, name: str) -> agent_pb2.Agent:
+    async def get_agent(self, name: str, *, include_login: bool = False) -> agent_pb2.Agent:
         await self._call(name)
         if name != "mock":
             raise SessionError(

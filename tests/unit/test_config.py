@@ -91,11 +91,15 @@ def test_every_setting_can_be_set_by_flag_and_variable(setting: Any) -> None:
         "tls_key_file": "/k",
         "insecure_behind_mesh": "true",
         "metrics_listen": "127.0.0.1:0",
+        "max_request_bytes": "1000000",
     }.get(setting.name, "3")
     pair = {
         "tls_certificate_file": ["--tls-key-file=/k"],
         "tls_key_file": ["--tls-certificate-file=/c"],
         "tls_client_ca_file": ["--tls-certificate-file=/c", "--tls-key-file=/k"],
+        "client_scopes_file": [
+            *("--tls-certificate-file=/c", "--tls-key-file=/k", "--tls-client-ca-file=/a")
+        ],
     }
     more = pair.get(setting.name, [])
     switches = {"reflection": "--no-reflection", "insecure_behind_mesh": "--insecure-behind-mesh"}
@@ -121,6 +125,8 @@ def test_addresses_add_up_within_a_source_and_replace_across() -> None:
         (["--listen", "nowhere"], {}, '--listen is "nowhere"'),
         (["--drain-timeout-seconds", "nan"], {}, "--drain-timeout-seconds"),
         (["--max-streams", "0"], {}, "--max-streams"),
+        (["--max-request-bytes", "1000"], {}, "65536 to 2147483647"),
+        (["--client-scopes-file", "/f"], {}, "tls_client_ca_file is not set"),
         (["--unknown"], {}, "--unknown"),
         (["--progress-interval-seconds", "11"], {}, "0.01 to 10 seconds"),
         ([], {"AGENTSTREAM_REFLECTION": "maybe"}, 'AGENTSTREAM_REFLECTION is "maybe"'),
@@ -193,7 +199,7 @@ def test_the_shown_settings_have_sources_and_no_secrets(tmp_path: Path) -> None:
     assert command.print_config
     assert "s3cret" not in shown
     assert "s3cret" not in repr(command.config)
-    assert [line.split() for line in shown.splitlines() if line.startswith("max_streams")] == [
+    assert [line.split() for line in shown.splitlines() if line.startswith("max_streams ")] == [
         ["max_streams", "=", "9", "#", "flag"]
     ]
 

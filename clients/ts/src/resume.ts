@@ -103,7 +103,10 @@ export class Cursor {
   failed(error: AgentstreamError): number {
     this.#failures += 1;
     // INTERNAL is what Envoy makes of a backend that died in mid-stream.
-    const resumable = error.code === Code.Unavailable || error.code === Code.Internal;
+    const gone = error.code === Code.Unavailable || error.code === Code.Internal;
+    // A server that has not noticed yet that the call before was cut still counts its stream.
+    const counted = error.reason === "LIMIT_EXCEEDED" && this.session !== undefined;
+    const resumable = gone || counted;
     if (!resumable || this.#failures > this.#backoff.attempts) throw error;
     return delayOf(this.#backoff, this.#failures, error.retryDelayMs ?? 0, this.#uniform());
   }

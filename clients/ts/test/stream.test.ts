@@ -164,6 +164,18 @@ test("the server's RetryInfo is waited for", async () => {
   assert.deepEqual(waits, [7000]);
 });
 
+test("a limit is waited for by a stream that was open, and refuses one that was not", async () => {
+  const full = failure(Code.ResourceExhausted, "LIMIT_EXCEEDED");
+  const { follow } = play(
+    { responses: [opened(), batch(1)], error: lost() },
+    { error: full },
+    { responses: [opened(), end(2)] },
+    { error: full },
+  );
+  assert.deepEqual(await drain(follow()), [1, 2]);
+  await assert.rejects(drain(follow()), { code: Code.ResourceExhausted });
+});
+
 test("waits grow until there is news", async () => {
   const { follow, waits } = play(
     { error: lost() },

@@ -340,6 +340,14 @@ class Adapter(ABC):
         time; cached.
         """
 
+    async def login(self) -> agent_pb2.AgentLogin:
+        """Whether the agent has credentials in the daemon's environment.
+
+        May run the executable, bounded in time; must not call a model. Asked only while the agent
+        is available. Raises `AdapterError` where it can't be found out.
+        """
+        return agent_pb2.AgentLogin()
+
     @abstractmethod
     def check(self, config: session_pb2.SessionConfig) -> None:
         """Check settings before a session is made with them.

@@ -17,7 +17,8 @@ class Calls:
 
     async def get_agent(self, request: pb.GetAgentRequest) -> pb.GetAgentResponse:
         """GetAgent."""
-        return pb.GetAgentResponse(agent=await self._sessions.get_agent(request.name))
+        agent = await self._sessions.get_agent(request.name, include_login=request.include_login)
+        return pb.GetAgentResponse(agent=agent)
 
     async def create_session(self, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
         """CreateSession."""

@@ -1,55 +1,33 @@
 """What surrounds every call: authentication, one status for every exception, a line in the log."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 from grpc import aio
 
-from .auth import TokenAuth
-from .errors import CallError, expected, internal, limit_exceeded
+from .admission import Admission, Metadata, Release
+from .errors import CallError, expected, internal
 from .methods import SERVICE_NAME, ClientGone, Handler, unknown
 from .ports import CallWatch, WatchCall
 
 _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _DETAILS_KEY = "grpc-status-details-bin"
-# Probes of orchestrators can't send tokens; the answer tells nothing but whether the server serves.
-_OPEN = "/grpc.health.v1.Health/"
-
-
-class Room:
-    """Places for the short calls that run at once: a flood of them is refused, not queued."""
-
-    def __init__(self, max_calls: int) -> None:
-        self._max_calls = max_calls
-        self._calls = 0
-
-    def enter(self) -> None:
-        """Take a place. Raises LIMIT_EXCEEDED."""
-        if self._calls >= self._max_calls:
-            raise limit_exceeded("max_calls", self._max_calls)
-        self._calls += 1
-
-    def leave(self) -> None:
-        """Give it back."""
-        self._calls -= 1
 
 
 class Edge(aio.ServerInterceptor):
     """The one interceptor: every handler goes through it, also the standard services'."""
 
-    def __init__(
-        self, auth: TokenAuth | None, max_calls: int, watch: WatchCall | None = None
-    ) -> None:
-        self._auth = auth
-        self._room = Room(max_calls)
+    def __init__(self, admission: Admission, watch: WatchCall | None = None) -> None:
+        self._admission = admission
         self._watch = watch
 
     async def intercept_service(
@@ -60,21 +38,12 @@ class Edge(aio.ServerInterceptor):
         """Wrap the handler of a call."""
         path = str(handler_call_details.method)
         handler = await continuation(handler_call_details) or unknown(path)
-        # Probes must get through, and streams have a limit of their own.
-        probe = path.startswith(_OPEN)
-        auth = None if probe else self._auth
-        room = None if probe or handler.response_streaming else self._room
-        return _wrapped(handler, path, auth, room, self._watch)
+        return _wrapped(handler, path, self._admission, self._watch)
 
 
-def _wrapped(
-    handler: Any,
-    path: str,
-    auth: TokenAuth | None,
-    room: Room | None,
-    watch: WatchCall | None,
-) -> Handler:
-    if handler.response_streaming:
+def _wrapped(handler: Any, path: str, admission: Admission, watch: WatchCall | None) -> Handler:
+    streaming = handler.response_streaming
+    if streaming:
         behavior = handler.stream_stream or handler.unary_stream
     else:
         behavior = handler.stream_unary or handler.unary_unary
@@ -83,19 +52,23 @@ def _wrapped(
         (False, True): grpc.unary_stream_rpc_method_handler,
         (True, False): grpc.stream_unary_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
+    }[handler.request_streaming, streaming]
+    generates = inspect.isasyncgenfunction(behavior)
 
     async def call(request: Any, context: Any) -> Any:
-        async with _Call(path, request, auth, room, watch, context) as shown:
-            return await behavior(request, shown)
+        def admit(metadata: Metadata) -> Release:
+            return admission.admit(path, request, metadata, context, streaming=streaming)
 
-    async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-        async with _Call(path, request, auth, room, watch, context):
-            async for response in behavior(request, context):
-                yield response
+        async with _Call(path, admit, watch, context) as shown:
+            if not generates:
+                return await behavior(request, shown)
+            # Never handed to gRPC as a generator: that would be closed by the garbage collector,
+            # and a call that was cut be counted until then.
+            async with contextlib.aclosing(behavior(request, shown)) as responses:
+                async for response in responses:
+                    await shown.write(response)
 
-    wrapped = generate if inspect.isasyncgenfunction(behavior) else call
-    made: Handler = make(wrapped, handler.request_deserializer, handler.response_serializer)
+    made: Handler = make(call, handler.request_deserializer, handler.response_serializer)
     return made
 
 
@@ -105,16 +78,13 @@ class _Call:
     def __init__(
         self,
         path: str,
-        request: Any,
-        auth: TokenAuth | None,
-        room: Room | None,
+        admit: Callable[[Metadata], Release],
         watch: WatchCall | None,
         context: Any,
     ) -> None:
         self._path = path
-        self._request = request
-        self._auth = auth
-        self._room = room
+        self._admit = admit
+        self._release: Release = lambda: None
         self._watch_call = watch
         self._watch: CallWatch | None = None
         self._context = context
@@ -130,10 +100,7 @@ class _Call:
         if self._watch_call is not None:
             self._watch = self._watch_call(self._path, metadata, self._request_id)
         try:
-            if self._auth is not None:
-                self._auth.check(metadata).check(self._path, self._request)
-            if self._room is not None:
-                self._room.enter()
+            self._release = self._admit(metadata)
         except CallError as error:
             try:
                 await self._fail(error)
@@ -142,8 +109,7 @@ class _Call:
         return self._context if self._watch is None else _Watched(self._context, self._watch)
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if self._room is not None:
-            self._room.leave()
+        self._release()
         try:
             return await self._settle(error)
         finally:

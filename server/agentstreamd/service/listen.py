@@ -2,13 +2,16 @@
 
 import contextlib
 import ipaddress
+import logging
 import os
 import re
 import socket
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+_log = logging.getLogger(__name__)
 _UNIX = "unix:"
 _MAX_UNIX_PATH_BYTES = 107  # what the kernel's sockaddr_un holds, without its NUL
 _TCP = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:]*)):(?P<port>[0-9]{1,5})")
@@ -82,9 +85,37 @@ class Address:
             raise ListenError(f"Can't listen on {self}: {_reason(error)}.") from error
 
 
+def open_socket(path: Path, bind: Callable[[], object]) -> None:
+    """Have `bind` make a unix socket that nobody but its owner can connect to, at no moment.
+
+    The kernel lets in who may write to the socket: with mode 0600 its owner, and root. Raises
+    ListenError where it came out otherwise, and what `bind` raises.
+    """
+    # Of the whole process, but for so long only, and while nothing else makes files.
+    before = os.umask(0o177)
+    try:
+        bind()
+    finally:
+        os.umask(before)
+    try:
+        made = path.lstat()
+    except OSError as error:
+        raise ListenError(f"Can't listen on unix:{path}: {_reason(error)}.") from error
+    if not stat.S_ISSOCK(made.st_mode) or made.st_mode & 0o177 or made.st_uid != os.geteuid():
+        raise ListenError(f"Can't listen on unix:{path}: other users could connect to it.")
+    where = path.parent.stat()
+    shared = where.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not where.st_mode & stat.S_ISVTX
+    if shared or where.st_uid not in (0, os.geteuid()):
+        _log.warning(
+            "other users can write to %s: they can put a socket of theirs in the place of %s",
+            path.parent,
+            path.name,
+        )
+
+
 def _clear(path: Path) -> None:
     try:
-        mode = path.lstat().st_mode
+        found = path.lstat()
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise ListenError(
@@ -93,8 +124,10 @@ def _clear(path: Path) -> None:
         return
     except OSError as error:
         raise ListenError(f"Can't listen on unix:{path}: {_reason(error)}.") from error
-    if not stat.S_ISSOCK(mode):
+    if not stat.S_ISSOCK(found.st_mode):
         raise ListenError(f"Can't listen on unix:{path}: it exists and is not a socket.")
+    if found.st_uid != os.geteuid():
+        raise ListenError(f"Can't listen on unix:{path}: it exists and is another user's.")
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:

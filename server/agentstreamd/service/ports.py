@@ -59,8 +59,8 @@ class Sessions(Protocol):
     ) -> service_pb2.ListAgentsResponse:
         """Give a page of agents."""
 
-    async def get_agent(self, name: str) -> agent_pb2.Agent:
-        """Describe an agent."""
+    async def get_agent(self, name: str, *, include_login: bool = False) -> agent_pb2.Agent:
+        """Describe an agent, and find out whether it is logged in where asked."""
 
 
 class CallWatch(Protocol):

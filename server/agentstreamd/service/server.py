@@ -2,30 +2,34 @@
 
 import contextlib
 import logging
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from . import reflection
+from .admission import Admission
 from .auth import TokenAuth
 from .edge import Edge
-from .listen import Address, ListenError
+from .limits import CallLimits
+from .listen import Address, ListenError, open_socket
 from .methods import SERVICE_NAME, handlers
+from .peers import ClientScopes
 from .ports import Sessions, WatchCall
 from .stream import EventStreams, StreamSettings
 from .tls import Certificates
 
-MAX_RECEIVE_MESSAGE_BYTES = 68 * 1024 * 1024
-"""A request may have 64 MiB of content."""
+MAX_METADATA_BYTES = 16 * 1024
+"""Of one call, names and values and 32 bytes for each, as HTTP/2 counts."""
 
 # Connections: pings find peers that vanished, and clients may ping as often as proxies do.
 _OPTIONS: Sequence[tuple[str, int]] = (
-    ("grpc.max_receive_message_length", MAX_RECEIVE_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
+    # One limit: between a soft and a hard one gRPC refuses at random.
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -49,7 +53,8 @@ class ServerSettings:
         auth: Checks tokens; None lets everybody in.
         reflection: Offer server reflection.
         streams: How event streams behave.
-        max_calls: Calls that are no streams, at once, at most.
+        peers: What clients may do by their certificates; None for all that a token allows.
+        limits: Of calls.
     """
 
     listen: Sequence[Address]
@@ -57,7 +62,8 @@ class ServerSettings:
     auth: TokenAuth | None = None
     reflection: bool = True
     streams: StreamSettings = field(default_factory=StreamSettings)
-    max_calls: int = 10_000
+    peers: ClientScopes | None = None
+    limits: CallLimits = field(default_factory=CallLimits)
 
 
 class Server:
@@ -69,8 +75,12 @@ class Server:
         self._settings = settings
         self.streams = EventStreams(sessions, settings.streams)
         self._health = health.aio.HealthServicer()
-        edge = Edge(settings.auth, settings.max_calls, watch)
-        self._server = aio.server(interceptors=[edge], options=_OPTIONS)
+        self.admission = Admission(settings.limits, settings.auth, settings.peers)
+        options = [
+            *_OPTIONS,
+            ("grpc.max_receive_message_length", settings.limits.max_request_bytes),
+        ]
+        self._server = aio.server(interceptors=[Edge(self.admission, watch)], options=options)
         self._server.add_generic_rpc_handlers((handlers(sessions, self.streams),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if settings.reflection:
@@ -112,9 +122,7 @@ class Server:
     def _open(self, address: Address) -> Address:
         try:
             if address.path is not None:
-                with _private_files():
-                    self._server.add_insecure_port(str(address))
-                address.path.chmod(0o600)
+                open_socket(address.path, lambda: self._server.add_insecure_port(str(address)))
                 return address
             if self._settings.tls is not None:
                 credentials = self._settings.tls.credentials()
@@ -124,13 +132,3 @@ class Server:
         except (RuntimeError, OSError) as error:
             raise ListenError(f"Can't listen on {address}: {error}.") from error
         return Address(host=address.host, port=port)
-
-
-@contextlib.contextmanager
-def _private_files() -> Iterator[None]:
-    """Make files with mode 0600: the socket must not be open to others even for a moment."""
-    before = os.umask(0o177)
-    try:
-        yield
-    finally:
-        os.umask(before)

@@ -11,6 +11,7 @@ from agentstreamd.adapters.base import (
     CapabilityNotSupported,
     InvalidSetting,
 )
+from agentstreamd.redaction import redacted
 from agentstreamd.sessions import errors
 from agentstreamd.sessions.paging import invalid_page_token, page_size
 
@@ -48,10 +49,20 @@ class Agents:
             )
         return found
 
-    async def describe(self, name: str) -> agent_pb2.Agent:
+    async def describe(self, name: str, *, include_login: bool = False) -> agent_pb2.Agent:
         """An agent as it is now. Raises AGENT_NOT_FOUND."""
+        adapter = self.adapter(name)
         with adapter_errors(name):
-            return await self.adapter(name).describe()
+            agent = await adapter.describe()
+        if not include_login or agent.state != agent_pb2.AGENT_STATE_AVAILABLE:
+            return agent
+        try:
+            login = await adapter.login()
+        except AdapterError as error:
+            login = agent_pb2.AgentLogin(detail=redacted(str(error)))
+        described = agent_pb2.Agent(login=login)
+        described.MergeFrom(agent)
+        return described
 
     async def usable(self, config: session_pb2.SessionConfig) -> agent_pb2.Agent:
         """The agent, if a session can be made with these settings."""

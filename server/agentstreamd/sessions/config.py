@@ -20,8 +20,9 @@ class SessionsConfig:
             next message starts it again. 0 for never.
         commit_backlog_bytes: How much of a session's events may wait for the log before its agent
             is made to wait.
-        max_sessions_running: Sessions with a running turn, at most.
+        max_running_sessions: Sessions with a running turn, at most.
         max_queued_messages: Messages that may wait in one session's queue.
+        max_queued_bytes: Bytes that these messages may have, encoded.
     """
 
     state_directory: Path
@@ -30,5 +31,6 @@ class SessionsConfig:
     interrupt_grace_seconds: float = 10.0
     idle_agent_seconds: float = 900.0
     commit_backlog_bytes: int = 8 * 1024 * 1024
-    max_sessions_running: int = 1000
+    max_running_sessions: int = 1000
     max_queued_messages: int = 100
+    max_queued_bytes: int = 128 * 1024 * 1024

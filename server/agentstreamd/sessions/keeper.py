@@ -45,11 +45,13 @@ class EndedTurn:
         turn_id: The turn.
         sequence: Sequence of its `turn_ended`.
         status: How it ended.
+        error_code: Of its error; unspecified where it has none.
     """
 
     turn_id: str
     sequence: int
     status: event_pb2.TurnStatus.ValueType
+    error_code: error_pb2.ErrorCode.ValueType = error_pb2.ERROR_CODE_UNSPECIFIED
 
 
 @dataclass(slots=True)
@@ -348,7 +350,7 @@ class StreamKeeper:
         add_usage(self.usage, payload.usage)
         sequence = self.stamper.stamp(draft, turn_id)
         self._items.turn_id = ""
-        self._ended.append(EndedTurn(turn_id, sequence, payload.status))
+        self._ended.append(EndedTurn(turn_id, sequence, payload.status, payload.error.code))
 
     def _close(self, turn_id: str | None, reason: str) -> None:
         """Close what is open of a turn (of everything, for None)."""

@@ -129,9 +129,9 @@ class SessionManager:
         """The agents, by name, a page at a time."""
         return await self._agents.list(request)
 
-    async def get_agent(self, name: str) -> agent_pb2.Agent:
-        """One agent. Raises AGENT_NOT_FOUND."""
-        return await self._agents.describe(name)
+    async def get_agent(self, name: str, *, include_login: bool = False) -> agent_pb2.Agent:
+        """One agent; whether it is logged in only where asked. Raises AGENT_NOT_FOUND."""
+        return await self._agents.describe(name, include_login=include_login)
 
     # Sessions
 
@@ -233,9 +233,9 @@ class SessionManager:
             return await runtime.finish(work, "send")
 
     def _check_room(self) -> None:
-        limit = self._config.max_sessions_running
+        limit = self._config.max_running_sessions
         if self._live.running >= limit:
-            raise errors.limit_exceeded("max_sessions_running", limit)
+            raise errors.limit_exceeded("max_running_sessions", limit)
 
     async def update(self, request: service_pb2.UpdateSessionRequest) -> session_pb2.Session:
         """Change a session's settings."""

@@ -1,6 +1,6 @@
 """Taking messages and changes of settings from clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from agentstream.v1 import agent_pb2, error_pb2, event_pb2, service_pb2
 from agentstreamd.events.log import EventLog
@@ -61,8 +61,7 @@ async def _take(
         check_room()
         return await runtime.turns.start_turn(request, digest)
     if request.when_busy == service_pb2.WHEN_BUSY_QUEUE:
-        if len(runtime.turns.queue) >= config.max_queued_messages:
-            raise errors.limit_exceeded("max_queued_messages", config.max_queued_messages)
+        _check_queue(runtime.turns.queue, request, config)
         return await runtime.turns.enqueue(request, digest)
     if request.when_busy == service_pb2.WHEN_BUSY_STEER and runtime.keeper.turn_id:
         if not agent.capabilities.steer:
@@ -77,6 +76,17 @@ async def _take(
         "with when_busy",
         {"turn_id": runtime.turns.current},
     )
+
+
+def _check_queue(
+    queue: Sequence[stored.Queued], request: service_pb2.SendMessageRequest, config: SessionsConfig
+) -> None:
+    if len(queue) >= config.max_queued_messages:
+        raise errors.limit_exceeded("max_queued_messages", config.max_queued_messages)
+    # Few enough to be added up each time.
+    waiting = sum(queued.request.ByteSize() for queued in queue)
+    if waiting + request.ByteSize() > config.max_queued_bytes:
+        raise errors.limit_exceeded("max_queued_bytes", config.max_queued_bytes)
 
 
 async def _earlier(

@@ -61,6 +61,7 @@ class SessionRuntime:
         self._unloading = False
         self._refusal = draining()
         self._last_exit: AgentExit | None = None
+        self._last_error = error_pb2.ERROR_CODE_UNSPECIFIED
         self._ending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -186,6 +187,8 @@ class SessionRuntime:
     def exited(self, exit: AgentExit) -> None:
         """The agent process is gone (`Sink`)."""
         self._last_exit = exit
+        if not exit.expected:
+            self._last_error = exit.code
         keeper = self.keeper
         if keeper.ended or not keeper.started:
             return
@@ -221,6 +224,7 @@ class SessionRuntime:
         self.keeper.apply(whole(item, synthetic=True, metadata_json=json.dumps(metadata)))
 
     def _turn_ended(self, turn: EndedTurn) -> None:
+        self._last_error = turn.error_code
         if self.config.one_shot:
             self.end_one_shot()
         self.turns.ended(turn)
@@ -302,6 +306,7 @@ class SessionRuntime:
         draft = Draft(Kind.SESSION_ENDED, event(synthetic=True))
         payload = draft.event.session_ended
         payload.reason, payload.ended_by, payload.message = reason, by, message
+        payload.error_code = self._last_error
         exit = self._last_exit
         if exit is not None:
             if exit.exit_code is not None:

@@ -40,6 +40,7 @@ INTERRUPTED = event_pb2.TURN_STATUS_INTERRUPTED
     [
         (400, error_pb2.ERROR_CODE_INVALID_REQUEST),
         (401, error_pb2.ERROR_CODE_AUTHENTICATION),
+        (402, error_pb2.ERROR_CODE_QUOTA_EXCEEDED),
     ],
 )
 async def test_a_refusal_of_the_provider_fails_the_turn(
@@ -72,6 +73,46 @@ async def test_a_passing_failure_of_the_provider_is_tried_again(
     [retried] = [e.error for e in session.of(Kind.ERROR)]
     assert retried.will_retry
     assert session.texts == ["Hello."]
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (
+            "You exceeded your current quota, please check your plan and billing details.",
+            error_pb2.ERROR_CODE_QUOTA_EXCEEDED,
+        ),
+        ("Too many requests", error_pb2.ERROR_CODE_RATE_LIMITED),
+    ],
+    ids=["quota", "rate"],
+)
+async def test_a_limit_that_does_not_pass_is_given_up_and_named(
+    make_bench: MakeBench,
+    model: ChatCompletionsServer,
+    message: str,
+    code: error_pb2.ErrorCode.ValueType,
+) -> None:
+    model.script(error(429, message, headers={"retry-after": "0"}, repeat=True))
+    async with make_bench(guards=Guards(retries=1)) as bench:
+        session = bench.session()
+        await session.driver().send(session.prompt("Hello"))
+        ended = await session.turn_ended()
+        assert (ended.status, ended.error.code) == (FAILED, code)
+
+
+async def test_a_conversation_that_can_not_be_made_to_fit_fails_the_turn(
+    bench: OpenCodeBench, model: ChatCompletionsServer
+) -> None:
+    too_long = error(400, "This model's maximum context length is 10 tokens", repeat=True)
+    model.script(reply(text("Hello.")), too_long)
+    session = bench.session()
+    driver = session.driver()
+    await driver.send(session.prompt("Hello"))
+    await session.turn_ended()
+    await driver.send(session.prompt("Go on"))
+    ended = await session.turn_ended()
+    assert ended.status == FAILED
+    assert ended.error.code == error_pb2.ERROR_CODE_CONTEXT_WINDOW_EXCEEDED
 
 
 async def test_a_provider_that_can_not_be_reached_is_given_up(

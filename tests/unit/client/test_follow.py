@@ -14,6 +14,7 @@ from agentstream.client import (
     Client,
     EventsCompacted,
     EventStream,
+    ResourceExhausted,
     SessionDeleted,
     SessionReplaced,
     StreamBroken,
@@ -109,6 +110,27 @@ def test_a_cut_is_resumed_after_the_last_event_of_the_same_session(
     end()
     assert result.result() == [5, 6, 7, 8]
     assert fake.slept == [0.1]
+
+
+def test_a_limit_is_waited_for_by_a_stream_that_was_open_and_refuses_one_that_was_not(
+    fake: Fake,
+) -> None:
+    limit = {"limit": "max_streams_per_client", "value": "1"}
+    result = fake.read(follow(fake))
+    _, end = fake.call(opened(), batch(1))
+    end(grpc.StatusCode.UNAVAILABLE)
+    _, end = fake.call()  # the daemon has not noticed that the first was cut
+    end(grpc.StatusCode.RESOURCE_EXHAUSTED, "LIMIT_EXCEEDED", metadata=limit)
+    _, end = fake.call(opened(), batch(2, ended=True))
+    end()
+    assert result.result() == [1, 2]
+    assert fake.slept == [0.1, 0.2]
+    result = fake.read(follow(fake))
+    _, end = fake.call()
+    end(grpc.StatusCode.RESOURCE_EXHAUSTED, "LIMIT_EXCEEDED", metadata=limit)
+    with pytest.raises(ResourceExhausted) as caught:
+        result.result()
+    assert caught.value.metadata == limit
 
 
 def test_an_event_that_comes_again_is_not_repeated(fake: Fake) -> None:

@@ -18,6 +18,9 @@ from tests.support.scripted_adapter import (
 )
 from tests.unit.sessions.lab import Lab, Refused, until
 
+COMPLETED = event_pb2.TURN_STATUS_COMPLETED
+FAILED = event_pb2.TURN_STATUS_FAILED
+
 
 async def running(lab: Lab, **config: Any) -> ScriptedDriver:
     await lab.create(**config)
@@ -227,6 +230,34 @@ async def test_a_one_shot_session_whose_agent_crashes_ends_with_that_exit(lab: L
     events = await lab.until("session_ended")
     ended = events[-1].session_ended
     assert (ended.exit_code, ended.stderr_head) == (3, "boom")
+    assert ended.error_code == CRASHED.code
+
+
+@pytest.mark.parametrize("turns", [[FAILED], [COMPLETED, FAILED], [FAILED, COMPLETED]])
+async def test_the_end_says_how_the_last_turn_failed(
+    lab: Lab, turns: list[event_pb2.TurnStatus.ValueType]
+) -> None:
+    driver = await running(lab)
+    used_up = error_pb2.ERROR_CODE_QUOTA_EXCEEDED
+    codes = {FAILED: used_up, COMPLETED: error_pb2.ERROR_CODE_UNSPECIFIED}
+    error = error_pb2.Error(message="no credit", code=used_up)
+    for number, status in enumerate(turns, 1):
+        if number > 1:
+            await lab.send("on")
+            await until(lambda: len(lab.script.prompts) == 2)
+        await driver.end_turn(status, error if status == FAILED else None)
+    await lab.manager.end("s")
+    events = await lab.until("session_ended")
+    assert events[-1].session_ended.error_code == codes[turns[-1]]
+
+
+async def test_the_end_says_that_the_agent_ended_unasked_before(lab: Lab) -> None:
+    driver = await running(lab)
+    await driver.end_turn()
+    driver.exit(CRASHED)
+    await lab.manager.end("s")
+    events = await lab.until("session_ended")
+    assert events[-1].session_ended.error_code == CRASHED.code
 
 
 @pytest.mark.parametrize("crashes", [True, False])

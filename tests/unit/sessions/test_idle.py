@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentstream.v1 import error_pb2, service_pb2, session_pb2
-from agentstreamd.adapters.base import AgentExit
+from agentstream.v1 import agent_pb2, error_pb2, service_pb2, session_pb2
+from agentstreamd.adapters.base import AdapterError, AgentExit
 from agentstreamd.sessions.keyed_locks import KeyedLocks
 from tests.support.scripted_adapter import Script, ScriptedDriver, nothing
 from tests.unit.events.helpers import disk_full
@@ -207,6 +207,20 @@ async def test_agents_are_listed_and_described(lab: Lab) -> None:
     assert (await lab.manager.get_agent("scripted")).version == "1.2.3"
     with Refused(error_pb2.ERROR_REASON_AGENT_NOT_FOUND, agent="x"):
         await lab.manager.get_agent("x")
+
+
+async def test_whether_an_agent_is_logged_in_is_found_out_where_asked(lab: Lab) -> None:
+    assert not (await lab.manager.get_agent("scripted")).HasField("login")
+    asked = await lab.manager.get_agent("scripted", include_login=True)
+    assert (asked.version, asked.login.detail) == ("1.2.3", "asked")
+    lab.adapter.logged_in = AdapterError("it hangs, with sk-ant-api03-0123456789abcdef0123456789")
+    failed = await lab.manager.get_agent("scripted", include_login=True)
+    assert failed.login.state == agent_pb2.LOGIN_STATE_UNSPECIFIED
+    assert failed.login.detail.startswith("it hangs")
+    assert "0123456789" not in failed.login.detail
+    lab.adapter.agent.state = agent_pb2.AGENT_STATE_UNUSABLE
+    unusable = await lab.manager.get_agent("scripted", include_login=True)
+    assert not unusable.HasField("login")
 
 
 async def test_locks_are_taken_in_turn_and_go_with_the_last_user() -> None:

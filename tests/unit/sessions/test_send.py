@@ -221,6 +221,18 @@ async def test_the_queue_has_a_bound(tmp_path_factory: pytest.TempPathFactory) -
             await lab.send("c", when_busy=QUEUE)
 
 
+async def test_the_queue_has_a_bound_in_bytes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    async with laboratory(tmp_path_factory.mktemp("q"), max_queued_bytes=1000) as lab:
+        driver = await running(lab)
+        await lab.send("a" * 450, when_busy=QUEUE)
+        await lab.send("b" * 450, when_busy=QUEUE)
+        with Refused(error_pb2.ERROR_REASON_LIMIT_EXCEEDED, limit="max_queued_bytes", value="1000"):
+            await lab.send("c" * 450, when_busy=QUEUE)
+        await driver.end_turn()
+        await until(lambda: len(lab.script.prompts) == 2)
+        await lab.send("c" * 450, when_busy=QUEUE)
+
+
 async def test_a_steered_message_goes_into_the_running_turn(lab: Lab, script: Script) -> None:
     driver = await running(lab)
 
@@ -374,13 +386,13 @@ async def test_a_turn_that_ends_before_the_driver_returns_has_ended(
 async def test_only_so_many_sessions_may_run_a_turn(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    async with laboratory(tmp_path_factory.mktemp("max"), max_sessions_running=1) as lab:
+    async with laboratory(tmp_path_factory.mktemp("max"), max_running_sessions=1) as lab:
         await lab.create("s")
         await lab.create("t")
         first = await lab.send(client_message_id="c")
         await until(lambda: lab.script.prompts)
         with Refused(
-            error_pb2.ERROR_REASON_LIMIT_EXCEEDED, limit="max_sessions_running", value="1"
+            error_pb2.ERROR_REASON_LIMIT_EXCEEDED, limit="max_running_sessions", value="1"
         ):
             await lab.send(session_id="t")
         # What starts no further turn is fine.
@@ -392,7 +404,7 @@ async def test_only_so_many_sessions_may_run_a_turn(
 async def test_of_two_messages_at_once_the_limit_lets_one_pass(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    async with laboratory(tmp_path_factory.mktemp("max"), max_sessions_running=1) as lab:
+    async with laboratory(tmp_path_factory.mktemp("max"), max_running_sessions=1) as lab:
         await lab.create("s")
         await lab.create("t")
         sent = await asyncio.gather(

@@ -82,6 +82,9 @@ def ended_line(ended: event_pb2.SessionEnded) -> list[Text]:
     )
     style = "red" if wrong else "dim"
     line = Text(f"session ended: {enum_name(reason, 'SESSION_END_REASON_')}", style)
+    if ended.error_code:
+        code = error_pb2.ErrorCode.Name(ended.error_code)
+        line.append(f" after a failure ({enum_name(code, 'ERROR_CODE_')})", style)
     if ended.message:
         line.append(f": {one_line(ended.message, 300)}", style)
     if not wrong:

@@ -91,7 +91,7 @@ class OutOfRange(AgentstreamError):
 
 
 class ResourceExhausted(AgentstreamError):
-    """A limit was reached."""
+    """A limit was reached, which `metadata` names: have less at once. Not worth a retry at once."""
 
 
 class Unauthenticated(AgentstreamError):

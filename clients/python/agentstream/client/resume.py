@@ -99,7 +99,9 @@ class Cursor:
         self._failures += 1
         # Without a reason of the daemon, CANCELLED is a connection that was reset, not an answer.
         reset = error.code == grpc.StatusCode.CANCELLED and not error.reason
-        resumable = error.code in _RESUMABLE or reset
+        # A server that has not noticed yet that the call before was cut still counts its stream.
+        counted = error.reason == "LIMIT_EXCEEDED" and self.session is not None
+        resumable = error.code in _RESUMABLE or reset or counted
         if not resumable or self._failures > self.backoff.attempts:
             raise error
         return self.backoff.delay(self._failures, error.retry_delay, self.uniform())

@@ -80,6 +80,59 @@ func (AgentState) EnumDescriptor() ([]byte, []int) {
 	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{0}
 }
 
+// LoginState says whether an agent has credentials, as far as can be told without asking its provider.
+type LoginState int32
+
+const (
+	// It can't be told without giving the agent something to do.
+	LoginState_LOGIN_STATE_UNSPECIFIED LoginState = 0
+	// It has credentials, or needs none. Whether its provider takes them shows when it works.
+	LoginState_LOGIN_STATE_LOGGED_IN LoginState = 1
+	// It has none: messages will fail with ERROR_CODE_AUTHENTICATION, unless the session brings them.
+	LoginState_LOGIN_STATE_LOGGED_OUT LoginState = 2
+)
+
+// Enum value maps for LoginState.
+var (
+	LoginState_name = map[int32]string{
+		0: "LOGIN_STATE_UNSPECIFIED",
+		1: "LOGIN_STATE_LOGGED_IN",
+		2: "LOGIN_STATE_LOGGED_OUT",
+	}
+	LoginState_value = map[string]int32{
+		"LOGIN_STATE_UNSPECIFIED": 0,
+		"LOGIN_STATE_LOGGED_IN":   1,
+		"LOGIN_STATE_LOGGED_OUT":  2,
+	}
+)
+
+func (x LoginState) Enum() *LoginState {
+	p := new(LoginState)
+	*p = x
+	return p
+}
+
+func (x LoginState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LoginState) Descriptor() protoreflect.EnumDescriptor {
+	return file_agentstream_v1_agent_proto_enumTypes[1].Descriptor()
+}
+
+func (LoginState) Type() protoreflect.EnumType {
+	return &file_agentstream_v1_agent_proto_enumTypes[1]
+}
+
+func (x LoginState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LoginState.Descriptor instead.
+func (LoginState) EnumDescriptor() ([]byte, []int) {
+	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{1}
+}
+
 // PermissionMode is how much an agent may do without asking. What each mode means for an agent is in its
 // `Agent.permission_modes`.
 type PermissionMode int32
@@ -126,11 +179,11 @@ func (x PermissionMode) String() string {
 }
 
 func (PermissionMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_agentstream_v1_agent_proto_enumTypes[1].Descriptor()
+	return file_agentstream_v1_agent_proto_enumTypes[2].Descriptor()
 }
 
 func (PermissionMode) Type() protoreflect.EnumType {
-	return &file_agentstream_v1_agent_proto_enumTypes[1]
+	return &file_agentstream_v1_agent_proto_enumTypes[2]
 }
 
 func (x PermissionMode) Number() protoreflect.EnumNumber {
@@ -139,7 +192,7 @@ func (x PermissionMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PermissionMode.Descriptor instead.
 func (PermissionMode) EnumDescriptor() ([]byte, []int) {
-	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{1}
+	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{2}
 }
 
 // Agent is a program the daemon knows how to drive.
@@ -166,7 +219,9 @@ type Agent struct {
 	// Permission modes the agent can be run in, with what each means for it.
 	PermissionModes []*PermissionModeInfo `protobuf:"bytes,10,rep,name=permission_modes,json=permissionModes,proto3" json:"permission_modes,omitempty"`
 	// Options of this agent alone that `SessionConfig.agent_options` takes.
-	Options       []*AgentOption `protobuf:"bytes,11,rep,name=options,proto3" json:"options,omitempty"`
+	Options []*AgentOption `protobuf:"bytes,11,rep,name=options,proto3" json:"options,omitempty"`
+	// Whether it is logged in; set where `GetAgentRequest.include_login` asked for it and it is available.
+	Login         *AgentLogin `protobuf:"bytes,12,opt,name=login,proto3" json:"login,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -278,6 +333,68 @@ func (x *Agent) GetOptions() []*AgentOption {
 	return nil
 }
 
+func (x *Agent) GetLogin() *AgentLogin {
+	if x != nil {
+		return x.Login
+	}
+	return nil
+}
+
+// AgentLogin is whether an agent has credentials, in the environment that the daemon gives it.
+type AgentLogin struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether it has.
+	State LoginState `protobuf:"varint,1,opt,name=state,proto3,enum=agentstream.v1.LoginState" json:"state,omitempty"`
+	// For people: what it is logged in with, never a secret, or what to do. May be empty.
+	Detail        string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentLogin) Reset() {
+	*x = AgentLogin{}
+	mi := &file_agentstream_v1_agent_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentLogin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentLogin) ProtoMessage() {}
+
+func (x *AgentLogin) ProtoReflect() protoreflect.Message {
+	mi := &file_agentstream_v1_agent_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentLogin.ProtoReflect.Descriptor instead.
+func (*AgentLogin) Descriptor() ([]byte, []int) {
+	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AgentLogin) GetState() LoginState {
+	if x != nil {
+		return x.State
+	}
+	return LoginState_LOGIN_STATE_UNSPECIFIED
+}
+
+func (x *AgentLogin) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 // AgentCapabilities says what an agent can do through this daemon. Each is proven by the tests of its adapter.
 type AgentCapabilities struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -341,7 +458,7 @@ type AgentCapabilities struct {
 
 func (x *AgentCapabilities) Reset() {
 	*x = AgentCapabilities{}
-	mi := &file_agentstream_v1_agent_proto_msgTypes[1]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -353,7 +470,7 @@ func (x *AgentCapabilities) String() string {
 func (*AgentCapabilities) ProtoMessage() {}
 
 func (x *AgentCapabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_agentstream_v1_agent_proto_msgTypes[1]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -366,7 +483,7 @@ func (x *AgentCapabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentCapabilities.ProtoReflect.Descriptor instead.
 func (*AgentCapabilities) Descriptor() ([]byte, []int) {
-	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{1}
+	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *AgentCapabilities) GetTextDeltas() bool {
@@ -573,7 +690,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_agentstream_v1_agent_proto_msgTypes[2]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +702,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_agentstream_v1_agent_proto_msgTypes[2]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +715,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Model) GetName() string {
@@ -635,7 +752,7 @@ type AgentMode struct {
 
 func (x *AgentMode) Reset() {
 	*x = AgentMode{}
-	mi := &file_agentstream_v1_agent_proto_msgTypes[3]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +764,7 @@ func (x *AgentMode) String() string {
 func (*AgentMode) ProtoMessage() {}
 
 func (x *AgentMode) ProtoReflect() protoreflect.Message {
-	mi := &file_agentstream_v1_agent_proto_msgTypes[3]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +777,7 @@ func (x *AgentMode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentMode.ProtoReflect.Descriptor instead.
 func (*AgentMode) Descriptor() ([]byte, []int) {
-	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AgentMode) GetName() string {
@@ -690,7 +807,7 @@ type PermissionModeInfo struct {
 
 func (x *PermissionModeInfo) Reset() {
 	*x = PermissionModeInfo{}
-	mi := &file_agentstream_v1_agent_proto_msgTypes[4]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +819,7 @@ func (x *PermissionModeInfo) String() string {
 func (*PermissionModeInfo) ProtoMessage() {}
 
 func (x *PermissionModeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agentstream_v1_agent_proto_msgTypes[4]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +832,7 @@ func (x *PermissionModeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PermissionModeInfo.ProtoReflect.Descriptor instead.
 func (*PermissionModeInfo) Descriptor() ([]byte, []int) {
-	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PermissionModeInfo) GetMode() PermissionMode {
@@ -745,7 +862,7 @@ type AgentOption struct {
 
 func (x *AgentOption) Reset() {
 	*x = AgentOption{}
-	mi := &file_agentstream_v1_agent_proto_msgTypes[5]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +874,7 @@ func (x *AgentOption) String() string {
 func (*AgentOption) ProtoMessage() {}
 
 func (x *AgentOption) ProtoReflect() protoreflect.Message {
-	mi := &file_agentstream_v1_agent_proto_msgTypes[5]
+	mi := &file_agentstream_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +887,7 @@ func (x *AgentOption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentOption.ProtoReflect.Descriptor instead.
 func (*AgentOption) Descriptor() ([]byte, []int) {
-	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_agentstream_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AgentOption) GetName() string {
@@ -791,7 +908,7 @@ var File_agentstream_v1_agent_proto protoreflect.FileDescriptor
 
 const file_agentstream_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1aagentstream/v1/agent.proto\x12\x0eagentstream.v1\"\x8f\x04\n" +
+	"\x1aagentstream/v1/agent.proto\x12\x0eagentstream.v1\"\xc1\x04\n" +
 	"\x05Agent\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fdisplay_name\x18\x02 \x01(\tR\vdisplayName\x120\n" +
@@ -804,7 +921,12 @@ const file_agentstream_v1_agent_proto_rawDesc = "" +
 	"\x05modes\x18\t \x03(\v2\x19.agentstream.v1.AgentModeR\x05modes\x12M\n" +
 	"\x10permission_modes\x18\n" +
 	" \x03(\v2\".agentstream.v1.PermissionModeInfoR\x0fpermissionModes\x125\n" +
-	"\aoptions\x18\v \x03(\v2\x1b.agentstream.v1.AgentOptionR\aoptions\"\xa1\a\n" +
+	"\aoptions\x18\v \x03(\v2\x1b.agentstream.v1.AgentOptionR\aoptions\x120\n" +
+	"\x05login\x18\f \x01(\v2\x1a.agentstream.v1.AgentLoginR\x05login\"V\n" +
+	"\n" +
+	"AgentLogin\x120\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x1a.agentstream.v1.LoginStateR\x05state\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\"\xa1\a\n" +
 	"\x11AgentCapabilities\x12\x1f\n" +
 	"\vtext_deltas\x18\x01 \x01(\bR\n" +
 	"textDeltas\x12\x1c\n" +
@@ -857,7 +979,12 @@ const file_agentstream_v1_agent_proto_rawDesc = "" +
 	"\x17AGENT_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15AGENT_STATE_AVAILABLE\x10\x01\x12\x1d\n" +
 	"\x19AGENT_STATE_NOT_INSTALLED\x10\x02\x12\x18\n" +
-	"\x14AGENT_STATE_UNUSABLE\x10\x03*\xa6\x01\n" +
+	"\x14AGENT_STATE_UNUSABLE\x10\x03*`\n" +
+	"\n" +
+	"LoginState\x12\x1b\n" +
+	"\x17LOGIN_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15LOGIN_STATE_LOGGED_IN\x10\x01\x12\x1a\n" +
+	"\x16LOGIN_STATE_LOGGED_OUT\x10\x02*\xa6\x01\n" +
 	"\x0ePermissionMode\x12\x1f\n" +
 	"\x1bPERMISSION_MODE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17PERMISSION_MODE_DEFAULT\x10\x01\x12 \n" +
@@ -877,31 +1004,35 @@ func file_agentstream_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agentstream_v1_agent_proto_rawDescData
 }
 
-var file_agentstream_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_agentstream_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_agentstream_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_agentstream_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_agentstream_v1_agent_proto_goTypes = []any{
 	(AgentState)(0),            // 0: agentstream.v1.AgentState
-	(PermissionMode)(0),        // 1: agentstream.v1.PermissionMode
-	(*Agent)(nil),              // 2: agentstream.v1.Agent
-	(*AgentCapabilities)(nil),  // 3: agentstream.v1.AgentCapabilities
-	(*Model)(nil),              // 4: agentstream.v1.Model
-	(*AgentMode)(nil),          // 5: agentstream.v1.AgentMode
-	(*PermissionModeInfo)(nil), // 6: agentstream.v1.PermissionModeInfo
-	(*AgentOption)(nil),        // 7: agentstream.v1.AgentOption
+	(LoginState)(0),            // 1: agentstream.v1.LoginState
+	(PermissionMode)(0),        // 2: agentstream.v1.PermissionMode
+	(*Agent)(nil),              // 3: agentstream.v1.Agent
+	(*AgentLogin)(nil),         // 4: agentstream.v1.AgentLogin
+	(*AgentCapabilities)(nil),  // 5: agentstream.v1.AgentCapabilities
+	(*Model)(nil),              // 6: agentstream.v1.Model
+	(*AgentMode)(nil),          // 7: agentstream.v1.AgentMode
+	(*PermissionModeInfo)(nil), // 8: agentstream.v1.PermissionModeInfo
+	(*AgentOption)(nil),        // 9: agentstream.v1.AgentOption
 }
 var file_agentstream_v1_agent_proto_depIdxs = []int32{
 	0, // 0: agentstream.v1.Agent.state:type_name -> agentstream.v1.AgentState
-	3, // 1: agentstream.v1.Agent.capabilities:type_name -> agentstream.v1.AgentCapabilities
-	4, // 2: agentstream.v1.Agent.models:type_name -> agentstream.v1.Model
-	5, // 3: agentstream.v1.Agent.modes:type_name -> agentstream.v1.AgentMode
-	6, // 4: agentstream.v1.Agent.permission_modes:type_name -> agentstream.v1.PermissionModeInfo
-	7, // 5: agentstream.v1.Agent.options:type_name -> agentstream.v1.AgentOption
-	1, // 6: agentstream.v1.PermissionModeInfo.mode:type_name -> agentstream.v1.PermissionMode
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	5, // 1: agentstream.v1.Agent.capabilities:type_name -> agentstream.v1.AgentCapabilities
+	6, // 2: agentstream.v1.Agent.models:type_name -> agentstream.v1.Model
+	7, // 3: agentstream.v1.Agent.modes:type_name -> agentstream.v1.AgentMode
+	8, // 4: agentstream.v1.Agent.permission_modes:type_name -> agentstream.v1.PermissionModeInfo
+	9, // 5: agentstream.v1.Agent.options:type_name -> agentstream.v1.AgentOption
+	4, // 6: agentstream.v1.Agent.login:type_name -> agentstream.v1.AgentLogin
+	1, // 7: agentstream.v1.AgentLogin.state:type_name -> agentstream.v1.LoginState
+	2, // 8: agentstream.v1.PermissionModeInfo.mode:type_name -> agentstream.v1.PermissionMode
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_agentstream_v1_agent_proto_init() }
@@ -914,8 +1045,8 @@ func file_agentstream_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agentstream_v1_agent_proto_rawDesc), len(file_agentstream_v1_agent_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   6,
+			NumEnums:      3,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

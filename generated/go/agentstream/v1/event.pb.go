@@ -1457,7 +1457,10 @@ type SessionEnded struct {
 	// The end of what it wrote, at most 48 KiB, where that is not in `stderr_head` already.
 	StderrTail string `protobuf:"bytes,6,opt,name=stderr_tail,json=stderrTail,proto3" json:"stderr_tail,omitempty"`
 	// A sentence for people.
-	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	// What went wrong last, where something did: how the last turn failed, or the agent process ended unasked after
+	// it. `ERROR_CODE_UNSPECIFIED` where all went well, and where the daemon was restarted since.
+	ErrorCode     ErrorCode `protobuf:"varint,8,opt,name=error_code,json=errorCode,proto3,enum=agentstream.v1.ErrorCode" json:"error_code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1539,6 +1542,13 @@ func (x *SessionEnded) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *SessionEnded) GetErrorCode() ErrorCode {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ErrorCode_ERROR_CODE_UNSPECIFIED
 }
 
 // TurnStarted begins a turn: all the work that one message sets off.
@@ -2012,7 +2022,7 @@ const file_agentstream_v1_event_proto_rawDesc = "" +
 	"\x0eMcpServerState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\xb5\x02\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\xef\x02\n" +
 	"\fSessionEnded\x128\n" +
 	"\x06reason\x18\x01 \x01(\x0e2 .agentstream.v1.SessionEndReasonR\x06reason\x127\n" +
 	"\bended_by\x18\x02 \x01(\x0e2\x1c.agentstream.v1.SessionEnderR\aendedBy\x12 \n" +
@@ -2022,7 +2032,9 @@ const file_agentstream_v1_event_proto_rawDesc = "" +
 	"stderrHead\x12\x1f\n" +
 	"\vstderr_tail\x18\x06 \x01(\tR\n" +
 	"stderrTail\x12\x18\n" +
-	"\amessage\x18\a \x01(\tR\amessageB\f\n" +
+	"\amessage\x18\a \x01(\tR\amessage\x128\n" +
+	"\n" +
+	"error_code\x18\b \x01(\x0e2\x19.agentstream.v1.ErrorCodeR\terrorCodeB\f\n" +
 	"\n" +
 	"_exit_codeB\t\n" +
 	"\a_signal\"\x96\x01\n" +
@@ -2162,8 +2174,9 @@ var file_agentstream_v1_event_proto_goTypes = []any{
 	(*Error)(nil),                 // 32: agentstream.v1.Error
 	(PermissionMode)(0),           // 33: agentstream.v1.PermissionMode
 	(*QueuedMessage)(nil),         // 34: agentstream.v1.QueuedMessage
-	(*Usage)(nil),                 // 35: agentstream.v1.Usage
-	(*Item)(nil),                  // 36: agentstream.v1.Item
+	(ErrorCode)(0),                // 35: agentstream.v1.ErrorCode
+	(*Usage)(nil),                 // 36: agentstream.v1.Usage
+	(*Item)(nil),                  // 37: agentstream.v1.Item
 }
 var file_agentstream_v1_event_proto_depIdxs = []int32{
 	24, // 0: agentstream.v1.Event.time:type_name -> google.protobuf.Timestamp
@@ -2196,19 +2209,20 @@ var file_agentstream_v1_event_proto_depIdxs = []int32{
 	15, // 27: agentstream.v1.McpServerStates.servers:type_name -> agentstream.v1.McpServerState
 	2,  // 28: agentstream.v1.SessionEnded.reason:type_name -> agentstream.v1.SessionEndReason
 	3,  // 29: agentstream.v1.SessionEnded.ended_by:type_name -> agentstream.v1.SessionEnder
-	4,  // 30: agentstream.v1.TurnStarted.trigger:type_name -> agentstream.v1.TurnTrigger
-	5,  // 31: agentstream.v1.TurnEnded.status:type_name -> agentstream.v1.TurnStatus
-	35, // 32: agentstream.v1.TurnEnded.usage:type_name -> agentstream.v1.Usage
-	32, // 33: agentstream.v1.TurnEnded.error:type_name -> agentstream.v1.Error
-	36, // 34: agentstream.v1.ItemStarted.item:type_name -> agentstream.v1.Item
-	6,  // 35: agentstream.v1.ItemDelta.kind:type_name -> agentstream.v1.DeltaKind
-	7,  // 36: agentstream.v1.ItemDelta.operation:type_name -> agentstream.v1.DeltaOperation
-	36, // 37: agentstream.v1.ItemCompleted.item:type_name -> agentstream.v1.Item
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	35, // 30: agentstream.v1.SessionEnded.error_code:type_name -> agentstream.v1.ErrorCode
+	4,  // 31: agentstream.v1.TurnStarted.trigger:type_name -> agentstream.v1.TurnTrigger
+	5,  // 32: agentstream.v1.TurnEnded.status:type_name -> agentstream.v1.TurnStatus
+	36, // 33: agentstream.v1.TurnEnded.usage:type_name -> agentstream.v1.Usage
+	32, // 34: agentstream.v1.TurnEnded.error:type_name -> agentstream.v1.Error
+	37, // 35: agentstream.v1.ItemStarted.item:type_name -> agentstream.v1.Item
+	6,  // 36: agentstream.v1.ItemDelta.kind:type_name -> agentstream.v1.DeltaKind
+	7,  // 37: agentstream.v1.ItemDelta.operation:type_name -> agentstream.v1.DeltaOperation
+	37, // 38: agentstream.v1.ItemCompleted.item:type_name -> agentstream.v1.Item
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_agentstream_v1_event_proto_init() }

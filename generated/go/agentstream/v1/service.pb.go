@@ -253,7 +253,10 @@ func (x *ListAgentsResponse) GetNextPageToken() string {
 type GetAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the agent, for example `claude`. Required.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Also find out whether the agent is logged in (`Agent.login`): it is asked, which takes some seconds and
+	// costs nothing. Its provider is not.
+	IncludeLogin  bool `protobuf:"varint,2,opt,name=include_login,json=includeLogin,proto3" json:"include_login,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -293,6 +296,13 @@ func (x *GetAgentRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *GetAgentRequest) GetIncludeLogin() bool {
+	if x != nil {
+		return x.IncludeLogin
+	}
+	return false
 }
 
 // GetAgentResponse describes an agent.
@@ -2235,9 +2245,10 @@ const file_agentstream_v1_service_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"k\n" +
 	"\x12ListAgentsResponse\x12-\n" +
 	"\x06agents\x18\x01 \x03(\v2\x15.agentstream.v1.AgentR\x06agents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"%\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"J\n" +
 	"\x0fGetAgentRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"?\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\rinclude_login\x18\x02 \x01(\bR\fincludeLogin\"?\n" +
 	"\x10GetAgentResponse\x12+\n" +
 	"\x05agent\x18\x01 \x01(\v2\x15.agentstream.v1.AgentR\x05agent\"l\n" +
 	"\x14CreateSessionRequest\x12\x1d\n" +

@@ -47,6 +47,30 @@ AGENT_STATE_UNUSABLE: AgentState.ValueType  # 3
 """The program was found and can't be used; see `unavailable_reason`."""
 Global___AgentState: _TypeAlias = AgentState  # noqa: Y015
 
+class _LoginState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LoginStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LoginState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOGIN_STATE_UNSPECIFIED: _LoginState.ValueType  # 0
+    """It can't be told without giving the agent something to do."""
+    LOGIN_STATE_LOGGED_IN: _LoginState.ValueType  # 1
+    """It has credentials, or needs none. Whether its provider takes them shows when it works."""
+    LOGIN_STATE_LOGGED_OUT: _LoginState.ValueType  # 2
+    """It has none: messages will fail with ERROR_CODE_AUTHENTICATION, unless the session brings them."""
+
+class LoginState(_LoginState, metaclass=_LoginStateEnumTypeWrapper):
+    """LoginState says whether an agent has credentials, as far as can be told without asking its provider."""
+
+LOGIN_STATE_UNSPECIFIED: LoginState.ValueType  # 0
+"""It can't be told without giving the agent something to do."""
+LOGIN_STATE_LOGGED_IN: LoginState.ValueType  # 1
+"""It has credentials, or needs none. Whether its provider takes them shows when it works."""
+LOGIN_STATE_LOGGED_OUT: LoginState.ValueType  # 2
+"""It has none: messages will fail with ERROR_CODE_AUTHENTICATION, unless the session brings them."""
+Global___LoginState: _TypeAlias = LoginState  # noqa: Y015
+
 class _PermissionMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -98,6 +122,7 @@ class Agent(_message.Message):
     MODES_FIELD_NUMBER: _builtins.int
     PERMISSION_MODES_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    LOGIN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Stable name, for example `claude`; used in `SessionConfig.agent`."""
     display_name: _builtins.str
@@ -130,6 +155,10 @@ class Agent(_message.Message):
     def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentOption]:
         """Options of this agent alone that `SessionConfig.agent_options` takes."""
 
+    @_builtins.property
+    def login(self) -> Global___AgentLogin:
+        """Whether it is logged in; set where `GetAgentRequest.include_login` asked for it and it is available."""
+
     def __init__(
         self,
         *,
@@ -144,14 +173,41 @@ class Agent(_message.Message):
         modes: _abc.Iterable[Global___AgentMode] | None = ...,
         permission_modes: _abc.Iterable[Global___PermissionModeInfo] | None = ...,
         options: _abc.Iterable[Global___AgentOption] | None = ...,
+        login: Global___AgentLogin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "login", b"login"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "display_name", b"display_name", "executable_path", b"executable_path", "models", b"models", "modes", b"modes", "name", b"name", "options", b"options", "permission_modes", b"permission_modes", "state", b"state", "unavailable_reason", b"unavailable_reason", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "display_name", b"display_name", "executable_path", b"executable_path", "login", b"login", "models", b"models", "modes", b"modes", "name", b"name", "options", b"options", "permission_modes", b"permission_modes", "state", b"state", "unavailable_reason", b"unavailable_reason", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Agent: _TypeAlias = Agent  # noqa: Y015
+
+@_typing.final
+class AgentLogin(_message.Message):
+    """AgentLogin is whether an agent has credentials, in the environment that the daemon gives it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    state: Global___LoginState.ValueType
+    """Whether it has."""
+    detail: _builtins.str
+    """For people: what it is logged in with, never a secret, or what to do. May be empty."""
+    def __init__(
+        self,
+        *,
+        state: Global___LoginState.ValueType = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentLogin: _TypeAlias = AgentLogin  # noqa: Y015
 
 @_typing.final
 class AgentCapabilities(_message.Message):

@@ -772,6 +772,7 @@ class SessionEnded(_message.Message):
     STDERR_HEAD_FIELD_NUMBER: _builtins.int
     STDERR_TAIL_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
     reason: Global___SessionEndReason.ValueType
     """Why."""
     ended_by: Global___SessionEnder.ValueType
@@ -786,6 +787,10 @@ class SessionEnded(_message.Message):
     """The end of what it wrote, at most 48 KiB, where that is not in `stderr_head` already."""
     message: _builtins.str
     """A sentence for people."""
+    error_code: _error_pb2.ErrorCode.ValueType
+    """What went wrong last, where something did: how the last turn failed, or the agent process ended unasked after
+    it. `ERROR_CODE_UNSPECIFIED` where all went well, and where the daemon was restarted since.
+    """
     def __init__(
         self,
         *,
@@ -796,10 +801,11 @@ class SessionEnded(_message.Message):
         stderr_head: _builtins.str = ...,
         stderr_tail: _builtins.str = ...,
         message: _builtins.str = ...,
+        error_code: _error_pb2.ErrorCode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "exit_code", b"exit_code", "signal", b"signal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "ended_by", b"ended_by", "exit_code", b"exit_code", "message", b"message", "reason", b"reason", "signal", b"signal", "stderr_head", b"stderr_head", "stderr_tail", b"stderr_tail"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "ended_by", b"ended_by", "error_code", b"error_code", "exit_code", b"exit_code", "message", b"message", "reason", b"reason", "signal", b"signal", "stderr_head", b"stderr_head", "stderr_tail", b"stderr_tail"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

@@ -143,16 +143,22 @@ class GetAgentRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    INCLUDE_LOGIN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the agent, for example `claude`. Required."""
+    include_login: _builtins.bool
+    """Also find out whether the agent is logged in (`Agent.login`): it is asked, which takes some seconds and
+    costs nothing. Its provider is not.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        include_login: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_login", b"include_login", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

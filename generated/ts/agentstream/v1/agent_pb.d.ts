@@ -94,6 +94,13 @@ export declare type Agent = Message<"agentstream.v1.Agent"> & {
    * @generated from field: repeated agentstream.v1.AgentOption options = 11;
    */
   options: AgentOption[];
+
+  /**
+   * Whether it is logged in; set where `GetAgentRequest.include_login` asked for it and it is available.
+   *
+   * @generated from field: agentstream.v1.AgentLogin login = 12;
+   */
+  login?: AgentLogin | undefined;
 };
 
 /**
@@ -101,6 +108,33 @@ export declare type Agent = Message<"agentstream.v1.Agent"> & {
  * Use `create(AgentSchema)` to create a new message.
  */
 export declare const AgentSchema: GenMessage<Agent>;
+
+/**
+ * AgentLogin is whether an agent has credentials, in the environment that the daemon gives it.
+ *
+ * @generated from message agentstream.v1.AgentLogin
+ */
+export declare type AgentLogin = Message<"agentstream.v1.AgentLogin"> & {
+  /**
+   * Whether it has.
+   *
+   * @generated from field: agentstream.v1.LoginState state = 1;
+   */
+  state: LoginState;
+
+  /**
+   * For people: what it is logged in with, never a secret, or what to do. May be empty.
+   *
+   * @generated from field: string detail = 2;
+   */
+  detail: string;
+};
+
+/**
+ * Describes the message agentstream.v1.AgentLogin.
+ * Use `create(AgentLoginSchema)` to create a new message.
+ */
+export declare const AgentLoginSchema: GenMessage<AgentLogin>;
 
 /**
  * AgentCapabilities says what an agent can do through this daemon. Each is proven by the tests of its adapter.
@@ -458,6 +492,39 @@ export enum AgentState {
  * Describes the enum agentstream.v1.AgentState.
  */
 export declare const AgentStateSchema: GenEnum<AgentState>;
+
+/**
+ * LoginState says whether an agent has credentials, as far as can be told without asking its provider.
+ *
+ * @generated from enum agentstream.v1.LoginState
+ */
+export enum LoginState {
+  /**
+   * It can't be told without giving the agent something to do.
+   *
+   * @generated from enum value: LOGIN_STATE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * It has credentials, or needs none. Whether its provider takes them shows when it works.
+   *
+   * @generated from enum value: LOGIN_STATE_LOGGED_IN = 1;
+   */
+  LOGGED_IN = 1,
+
+  /**
+   * It has none: messages will fail with ERROR_CODE_AUTHENTICATION, unless the session brings them.
+   *
+   * @generated from enum value: LOGIN_STATE_LOGGED_OUT = 2;
+   */
+  LOGGED_OUT = 2,
+}
+
+/**
+ * Describes the enum agentstream.v1.LoginState.
+ */
+export declare const LoginStateSchema: GenEnum<LoginState>;
 
 /**
  * PermissionMode is how much an agent may do without asking. What each mode means for an agent is in its

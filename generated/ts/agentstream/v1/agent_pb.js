@@ -10,7 +10,7 @@ import { enumDesc, fileDesc, messageDesc, tsEnum } from "@bufbuild/protobuf/code
  * Describes the file agentstream/v1/agent.proto.
  */
 export const file_agentstream_v1_agent = /*@__PURE__*/
-  fileDesc("ChphZ2VudHN0cmVhbS92MS9hZ2VudC5wcm90bxIOYWdlbnRzdHJlYW0udjEikgMKBUFnZW50EgwKBG5hbWUYASABKAkSFAoMZGlzcGxheV9uYW1lGAIgASgJEikKBXN0YXRlGAMgASgOMhouYWdlbnRzdHJlYW0udjEuQWdlbnRTdGF0ZRIaChJ1bmF2YWlsYWJsZV9yZWFzb24YBCABKAkSDwoHdmVyc2lvbhgFIAEoCRIXCg9leGVjdXRhYmxlX3BhdGgYBiABKAkSNwoMY2FwYWJpbGl0aWVzGAcgASgLMiEuYWdlbnRzdHJlYW0udjEuQWdlbnRDYXBhYmlsaXRpZXMSJQoGbW9kZWxzGAggAygLMhUuYWdlbnRzdHJlYW0udjEuTW9kZWwSKAoFbW9kZXMYCSADKAsyGS5hZ2VudHN0cmVhbS52MS5BZ2VudE1vZGUSPAoQcGVybWlzc2lvbl9tb2RlcxgKIAMoCzIiLmFnZW50c3RyZWFtLnYxLlBlcm1pc3Npb25Nb2RlSW5mbxIsCgdvcHRpb25zGAsgAygLMhsuYWdlbnRzdHJlYW0udjEuQWdlbnRPcHRpb24i0AQKEUFnZW50Q2FwYWJpbGl0aWVzEhMKC3RleHRfZGVsdGFzGAEgASgIEhEKCXJlYXNvbmluZxgCIAEoCBIaChJ0b29sX291dHB1dF9kZWx0YXMYAyABKAgSEwoLcGVybWlzc2lvbnMYBCABKAgSGgoSYWNjZXB0X2Zvcl9zZXNzaW9uGAUgASgIEhYKDnJlamVjdF9tZXNzYWdlGAYgASgIEhkKEXVwZGF0ZWRfYXJndW1lbnRzGAcgASgIEhEKCXF1ZXN0aW9ucxgIIAEoCBINCgVmb3JtcxgJIAEoCBIRCglpbnRlcnJ1cHQYCiABKAgSDQoFc3RlZXIYCyABKAgSEwoLaW1hZ2VfaW5wdXQYDCABKAgSEgoKZmlsZV9pbnB1dBgNIAEoCBIQCghjb21tYW5kcxgOIAEoCBIUCgxjaGFuZ2VfbW9kZWwYDyABKAgSHgoWY2hhbmdlX3Blcm1pc3Npb25fbW9kZRgQIAEoCBIOCgZyZXN1bWUYESABKAgSFQoNc3lzdGVtX3Byb21wdBgSIAEoCBITCgttY3Bfc2VydmVycxgTIAEoCBINCgV1c2FnZRgUIAEoCBIMCgRjb3N0GBUgASgIEhIKCnN1Yl9hZ2VudHMYFiABKAgSFAoMaW1hZ2Vfb3V0cHV0GBcgASgIEg4KBmVmZm9ydBgYIAEoCBIcChRyZWplY3RfYW5kX2ludGVycnVwdBgZIAEoCBIVCg1tZXNzYWdlX21vZGVsGBogASgIEhYKDm1lc3NhZ2VfZWZmb3J0GBsgASgIIkAKBU1vZGVsEgwKBG5hbWUYASABKAkSFAoMZGlzcGxheV9uYW1lGAIgASgJEhMKC2Rlc2NyaXB0aW9uGAMgASgJIi4KCUFnZW50TW9kZRIMCgRuYW1lGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJIlcKElBlcm1pc3Npb25Nb2RlSW5mbxIsCgRtb2RlGAEgASgOMh4uYWdlbnRzdHJlYW0udjEuUGVybWlzc2lvbk1vZGUSEwoLZGVzY3JpcHRpb24YAiABKAkiMAoLQWdlbnRPcHRpb24SDAoEbmFtZRgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCSp9CgpBZ2VudFN0YXRlEhsKF0FHRU5UX1NUQVRFX1VOU1BFQ0lGSUVEEAASGQoVQUdFTlRfU1RBVEVfQVZBSUxBQkxFEAESHQoZQUdFTlRfU1RBVEVfTk9UX0lOU1RBTExFRBACEhgKFEFHRU5UX1NUQVRFX1VOVVNBQkxFEAMqpgEKDlBlcm1pc3Npb25Nb2RlEh8KG1BFUk1JU1NJT05fTU9ERV9VTlNQRUNJRklFRBAAEhsKF1BFUk1JU1NJT05fTU9ERV9ERUZBVUxUEAESIAocUEVSTUlTU0lPTl9NT0RFX0FDQ0VQVF9FRElUUxACEhgKFFBFUk1JU1NJT05fTU9ERV9QTEFOEAMSGgoWUEVSTUlTU0lPTl9NT0RFX0JZUEFTUxAEQjFaL2FnZW50c3RyZWFtLmRldi9nby9hZ2VudHN0cmVhbS92MTthZ2VudHN0cmVhbXYxYgZwcm90bzM");
+  fileDesc("ChphZ2VudHN0cmVhbS92MS9hZ2VudC5wcm90bxIOYWdlbnRzdHJlYW0udjEivQMKBUFnZW50EgwKBG5hbWUYASABKAkSFAoMZGlzcGxheV9uYW1lGAIgASgJEikKBXN0YXRlGAMgASgOMhouYWdlbnRzdHJlYW0udjEuQWdlbnRTdGF0ZRIaChJ1bmF2YWlsYWJsZV9yZWFzb24YBCABKAkSDwoHdmVyc2lvbhgFIAEoCRIXCg9leGVjdXRhYmxlX3BhdGgYBiABKAkSNwoMY2FwYWJpbGl0aWVzGAcgASgLMiEuYWdlbnRzdHJlYW0udjEuQWdlbnRDYXBhYmlsaXRpZXMSJQoGbW9kZWxzGAggAygLMhUuYWdlbnRzdHJlYW0udjEuTW9kZWwSKAoFbW9kZXMYCSADKAsyGS5hZ2VudHN0cmVhbS52MS5BZ2VudE1vZGUSPAoQcGVybWlzc2lvbl9tb2RlcxgKIAMoCzIiLmFnZW50c3RyZWFtLnYxLlBlcm1pc3Npb25Nb2RlSW5mbxIsCgdvcHRpb25zGAsgAygLMhsuYWdlbnRzdHJlYW0udjEuQWdlbnRPcHRpb24SKQoFbG9naW4YDCABKAsyGi5hZ2VudHN0cmVhbS52MS5BZ2VudExvZ2luIkcKCkFnZW50TG9naW4SKQoFc3RhdGUYASABKA4yGi5hZ2VudHN0cmVhbS52MS5Mb2dpblN0YXRlEg4KBmRldGFpbBgCIAEoCSLQBAoRQWdlbnRDYXBhYmlsaXRpZXMSEwoLdGV4dF9kZWx0YXMYASABKAgSEQoJcmVhc29uaW5nGAIgASgIEhoKEnRvb2xfb3V0cHV0X2RlbHRhcxgDIAEoCBITCgtwZXJtaXNzaW9ucxgEIAEoCBIaChJhY2NlcHRfZm9yX3Nlc3Npb24YBSABKAgSFgoOcmVqZWN0X21lc3NhZ2UYBiABKAgSGQoRdXBkYXRlZF9hcmd1bWVudHMYByABKAgSEQoJcXVlc3Rpb25zGAggASgIEg0KBWZvcm1zGAkgASgIEhEKCWludGVycnVwdBgKIAEoCBINCgVzdGVlchgLIAEoCBITCgtpbWFnZV9pbnB1dBgMIAEoCBISCgpmaWxlX2lucHV0GA0gASgIEhAKCGNvbW1hbmRzGA4gASgIEhQKDGNoYW5nZV9tb2RlbBgPIAEoCBIeChZjaGFuZ2VfcGVybWlzc2lvbl9tb2RlGBAgASgIEg4KBnJlc3VtZRgRIAEoCBIVCg1zeXN0ZW1fcHJvbXB0GBIgASgIEhMKC21jcF9zZXJ2ZXJzGBMgASgIEg0KBXVzYWdlGBQgASgIEgwKBGNvc3QYFSABKAgSEgoKc3ViX2FnZW50cxgWIAEoCBIUCgxpbWFnZV9vdXRwdXQYFyABKAgSDgoGZWZmb3J0GBggASgIEhwKFHJlamVjdF9hbmRfaW50ZXJydXB0GBkgASgIEhUKDW1lc3NhZ2VfbW9kZWwYGiABKAgSFgoObWVzc2FnZV9lZmZvcnQYGyABKAgiQAoFTW9kZWwSDAoEbmFtZRgBIAEoCRIUCgxkaXNwbGF5X25hbWUYAiABKAkSEwoLZGVzY3JpcHRpb24YAyABKAkiLgoJQWdlbnRNb2RlEgwKBG5hbWUYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkiVwoSUGVybWlzc2lvbk1vZGVJbmZvEiwKBG1vZGUYASABKA4yHi5hZ2VudHN0cmVhbS52MS5QZXJtaXNzaW9uTW9kZRITCgtkZXNjcmlwdGlvbhgCIAEoCSIwCgtBZ2VudE9wdGlvbhIMCgRuYW1lGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJKn0KCkFnZW50U3RhdGUSGwoXQUdFTlRfU1RBVEVfVU5TUEVDSUZJRUQQABIZChVBR0VOVF9TVEFURV9BVkFJTEFCTEUQARIdChlBR0VOVF9TVEFURV9OT1RfSU5TVEFMTEVEEAISGAoUQUdFTlRfU1RBVEVfVU5VU0FCTEUQAypgCgpMb2dpblN0YXRlEhsKF0xPR0lOX1NUQVRFX1VOU1BFQ0lGSUVEEAASGQoVTE9HSU5fU1RBVEVfTE9HR0VEX0lOEAESGgoWTE9HSU5fU1RBVEVfTE9HR0VEX09VVBACKqYBCg5QZXJtaXNzaW9uTW9kZRIfChtQRVJNSVNTSU9OX01PREVfVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX01PREVfREVGQVVMVBABEiAKHFBFUk1JU1NJT05fTU9ERV9BQ0NFUFRfRURJVFMQAhIYChRQRVJNSVNTSU9OX01PREVfUExBThADEhoKFlBFUk1JU1NJT05fTU9ERV9CWVBBU1MQBEIxWi9hZ2VudHN0cmVhbS5kZXYvZ28vYWdlbnRzdHJlYW0vdjE7YWdlbnRzdHJlYW12MWIGcHJvdG8z");
 
 /**
  * Describes the message agentstream.v1.Agent.
@@ -20,39 +20,46 @@ export const AgentSchema = /*@__PURE__*/
   messageDesc(file_agentstream_v1_agent, 0);
 
 /**
+ * Describes the message agentstream.v1.AgentLogin.
+ * Use `create(AgentLoginSchema)` to create a new message.
+ */
+export const AgentLoginSchema = /*@__PURE__*/
+  messageDesc(file_agentstream_v1_agent, 1);
+
+/**
  * Describes the message agentstream.v1.AgentCapabilities.
  * Use `create(AgentCapabilitiesSchema)` to create a new message.
  */
 export const AgentCapabilitiesSchema = /*@__PURE__*/
-  messageDesc(file_agentstream_v1_agent, 1);
+  messageDesc(file_agentstream_v1_agent, 2);
 
 /**
  * Describes the message agentstream.v1.Model.
  * Use `create(ModelSchema)` to create a new message.
  */
 export const ModelSchema = /*@__PURE__*/
-  messageDesc(file_agentstream_v1_agent, 2);
+  messageDesc(file_agentstream_v1_agent, 3);
 
 /**
  * Describes the message agentstream.v1.AgentMode.
  * Use `create(AgentModeSchema)` to create a new message.
  */
 export const AgentModeSchema = /*@__PURE__*/
-  messageDesc(file_agentstream_v1_agent, 3);
+  messageDesc(file_agentstream_v1_agent, 4);
 
 /**
  * Describes the message agentstream.v1.PermissionModeInfo.
  * Use `create(PermissionModeInfoSchema)` to create a new message.
  */
 export const PermissionModeInfoSchema = /*@__PURE__*/
-  messageDesc(file_agentstream_v1_agent, 4);
+  messageDesc(file_agentstream_v1_agent, 5);
 
 /**
  * Describes the message agentstream.v1.AgentOption.
  * Use `create(AgentOptionSchema)` to create a new message.
  */
 export const AgentOptionSchema = /*@__PURE__*/
-  messageDesc(file_agentstream_v1_agent, 5);
+  messageDesc(file_agentstream_v1_agent, 6);
 
 /**
  * Describes the enum agentstream.v1.AgentState.
@@ -69,10 +76,24 @@ export const AgentState = /*@__PURE__*/
   tsEnum(AgentStateSchema);
 
 /**
+ * Describes the enum agentstream.v1.LoginState.
+ */
+export const LoginStateSchema = /*@__PURE__*/
+  enumDesc(file_agentstream_v1_agent, 1);
+
+/**
+ * LoginState says whether an agent has credentials, as far as can be told without asking its provider.
+ *
+ * @generated from enum agentstream.v1.LoginState
+ */
+export const LoginState = /*@__PURE__*/
+  tsEnum(LoginStateSchema);
+
+/**
  * Describes the enum agentstream.v1.PermissionMode.
  */
 export const PermissionModeSchema = /*@__PURE__*/
-  enumDesc(file_agentstream_v1_agent, 1);
+  enumDesc(file_agentstream_v1_agent, 2);
 
 /**
  * PermissionMode is how much an agent may do without asking. What each mode means for an agent is in its

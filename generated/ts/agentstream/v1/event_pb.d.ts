@@ -9,7 +9,7 @@ import type { Message } from "@bufbuild/protobuf";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import type { NativeMessage } from "./blob_pb.js";
 import type { FormRequest, FormResolved, PermissionRequest, PermissionResolved, QuestionRequest, QuestionResolved } from "./interaction_pb.js";
-import type { Error } from "./error_pb.js";
+import type { Error, ErrorCode } from "./error_pb.js";
 import type { PermissionMode } from "./agent_pb.js";
 import type { QueuedMessage, Usage } from "./session_pb.js";
 import type { Item } from "./item_pb.js";
@@ -553,6 +553,14 @@ export declare type SessionEnded = Message<"agentstream.v1.SessionEnded"> & {
    * @generated from field: string message = 7;
    */
   message: string;
+
+  /**
+   * What went wrong last, where something did: how the last turn failed, or the agent process ended unasked after
+   * it. `ERROR_CODE_UNSPECIFIED` where all went well, and where the daemon was restarted since.
+   *
+   * @generated from field: agentstream.v1.ErrorCode error_code = 8;
+   */
+  errorCode: ErrorCode;
 };
 
 /**

@@ -84,6 +84,14 @@ export declare type GetAgentRequest = Message<"agentstream.v1.GetAgentRequest"> 
    * @generated from field: string name = 1;
    */
   name: string;
+
+  /**
+   * Also find out whether the agent is logged in (`Agent.login`): it is asked, which takes some seconds and
+   * costs nothing. Its provider is not.
+   *
+   * @generated from field: bool include_login = 2;
+   */
+  includeLogin: boolean;
 };
 
 /**

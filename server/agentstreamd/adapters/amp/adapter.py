@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentstream.v1 import agent_pb2, session_pb2
-from agentstreamd.adapters.amp import client_side, ignored, launch, version
+from agentstreamd.adapters.amp import client_side, ignored, launch, login, version
 from agentstreamd.adapters.amp.connection import Limits
 from agentstreamd.adapters.amp.desk import PermissionDesk
 from agentstreamd.adapters.amp.driver import AmpDriver
@@ -96,6 +96,10 @@ class AmpAdapter(Adapter):
         for name, description in version.modes(agent.version):
             agent.modes.add(name=name, description=description)
         return agent
+
+    async def login(self) -> agent_pb2.AgentLogin:
+        """See `Adapter.login`."""
+        return login.read(self._started().environment)
 
     def check(self, config: session_pb2.SessionConfig) -> None:
         """See `Adapter.check`."""

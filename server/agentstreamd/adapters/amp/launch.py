@@ -15,6 +15,7 @@ from typing import Any
 
 from agentstream.v1 import agent_pb2, session_pb2
 from agentstreamd.adapters.amp import permit, settings
+from agentstreamd.adapters.amp.login import secrets_file
 from agentstreamd.adapters.base import CapabilityNotSupported, InvalidSetting
 
 _THREAD = re.compile(r"T-[A-Za-z0-9-]{1,100}")
@@ -159,9 +160,8 @@ def has_key(environment: Mapping[str, str]) -> bool:
     """Whether there is an API key, or a login of an earlier `amp login`."""
     if environment.get("AMP_API_KEY"):
         return True
-    home = environment.get("HOME", "")
-    data = environment.get("XDG_DATA_HOME") or (home and f"{home}/.local/share")
-    return bool(data) and Path(data, "amp", "secrets.json").exists()
+    path = secrets_file(environment)
+    return path is not None and path.exists()
 
 
 def check(config: session_pb2.SessionConfig) -> None:

@@ -16,16 +16,16 @@ from agentstreamd.adapters.base import (
     HostContext,
     Normalizer,
 )
-from agentstreamd.adapters.claude import client_side, ignored, launch
+from agentstreamd.adapters.claude import client_side, ignored, launch, login
 from agentstreamd.adapters.claude.connection import Limits
 from agentstreamd.adapters.claude.driver import ClaudeDriver
 from agentstreamd.adapters.claude.normalizer import ClaudeNormalizer
-from agentstreamd.process import ProcessError, ProcessHost, ProcessSpec, plain_text
+from agentstreamd.process import ExitStatus, ProcessError, ProcessHost, ProcessSpec, plain_text
 
-VERSION_SECONDS = 20.0
-"""How long `claude --version` may take."""
+COMMAND_SECONDS = 20.0
+"""How long `claude --version` and the like may take."""
 
-_VERSION_BYTES = 4096
+_OUTPUT_BYTES = 16384
 
 _PERMISSION_MODES = {
     agent_pb2.PERMISSION_MODE_DEFAULT: (
@@ -95,6 +95,16 @@ class ClaudeAdapter(Adapter):
             return agent
         agent.state = agent_pb2.AGENT_STATE_AVAILABLE
         return agent
+
+    async def login(self) -> agent_pb2.AgentLogin:
+        """See `Adapter.login`."""
+        executable = self._executable()
+        try:
+            # It exits with 1 where it is not logged in.
+            _, said, _ = await _run(self._started(), executable, *login.COMMAND)
+        except (ProcessError, OSError) as error:
+            raise AgentUnavailable(str(error)) from error
+        return login.read(said)
 
     def check(self, config: session_pb2.SessionConfig) -> None:
         """See `Adapter.check`."""
@@ -192,31 +202,36 @@ def _description() -> agent_pb2.Agent:
 
 async def _run_version(host: HostContext, executable: Path) -> str:
     """What `claude --version` says. Raises AgentUnavailable and ProcessError."""
+    status, said, stderr = await _run(host, executable, "--version")
+    if status.code != 0 or not said.strip():
+        raise AgentUnavailable(f"{executable} --version failed with {status}: {stderr[:500]}")
+    # "2.1.197 (Claude Code)"
+    return said.split()[0]
+
+
+async def _run(host: HostContext, executable: Path, *arguments: str) -> tuple[ExitStatus, str, str]:
+    """How a command of the CLI ended, and what it wrote. Raises AgentUnavailable, ProcessError."""
     processes: ProcessHost = host.processes
+    command = f"{executable} {' '.join(arguments)}"
     child = await processes.spawn(
         ProcessSpec(
-            argv=(str(executable), "--version"),
+            argv=(str(executable), *arguments),
             cwd="/",
             env={**launch.DEFAULT_ENVIRONMENT, **host.environment},
-            label="claude --version",
+            label=f"claude {arguments[0]}",
         )
     )
     said = b""
     try:
         child.close_stdin()
-        async with asyncio.timeout(VERSION_SECONDS):
-            while len(said) < _VERSION_BYTES and (chunk := await child.stdout.read()):
+        async with asyncio.timeout(COMMAND_SECONDS):
+            while len(said) < _OUTPUT_BYTES and (chunk := await child.stdout.read()):
                 said += chunk
             status = await child.wait()
     except TimeoutError:
         raise AgentUnavailable(
-            f"{executable} --version did not end within {VERSION_SECONDS:g} seconds."
+            f"{command} did not end within {COMMAND_SECONDS:g} seconds."
         ) from None
     finally:
         await child.stop()
-    if status.code != 0 or not said.strip():
-        raise AgentUnavailable(
-            f"{executable} --version failed with {status}: {child.stderr.text().strip()[:500]}"
-        )
-    # "2.1.197 (Claude Code)"
-    return plain_text(said).split()[0]
+    return status, plain_text(said), child.stderr.text().strip()

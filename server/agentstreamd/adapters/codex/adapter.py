@@ -19,7 +19,7 @@ from agentstreamd.adapters.base import (
     HostContext,
     Normalizer,
 )
-from agentstreamd.adapters.codex import client_side, ignored, launch
+from agentstreamd.adapters.codex import client_side, ignored, launch, login
 from agentstreamd.adapters.codex.driver import CodexDriver
 from agentstreamd.adapters.codex.launch import ServerSpec
 from agentstreamd.adapters.codex.limits import Limits
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 VERSION_SECONDS = 20.0
 """How long `codex --version` may take."""
 
-MODELS_SECONDS = 20.0
-"""How long the server may take to list the models."""
+ANSWER_SECONDS = 20.0
+"""How long the server may take to list the models, or to say whether there is a login."""
 
 _VERSION_BYTES = 4096
 
@@ -90,6 +90,17 @@ class CodexAdapter(Adapter):
         agent.models.extend(models)
         agent.state = agent_pb2.AGENT_STATE_AVAILABLE
         return agent
+
+    async def login(self) -> agent_pb2.AgentLogin:
+        """See `Adapter.login`. A server that runs already knows what was so when it started."""
+        assert self._pool is not None, "the adapter was not started"
+        try:
+            spec = self._spec(self._started().environment, {})
+            async with asyncio.timeout(ANSWER_SECONDS), self._pool.using(spec) as server:
+                answer = await server.rpc.request(login.METHOD, login.PARAMS)
+        except (ProcessError, TimeoutError, OSError, ValueError) as error:
+            raise AgentUnavailable(str(error) or "Codex's server did not answer") from error
+        return login.read(answer.result)
 
     def check(self, config: session_pb2.SessionConfig) -> None:
         """See `Adapter.check`."""
@@ -160,7 +171,7 @@ class CodexAdapter(Adapter):
         assert self._pool is not None
         try:
             spec = self._spec(self._started().environment, {})
-            async with asyncio.timeout(MODELS_SECONDS), self._pool.using(spec) as server:
+            async with asyncio.timeout(ANSWER_SECONDS), self._pool.using(spec) as server:
                 answer = await server.rpc.request("model/list", {})
         except (AgentFailed, AgentUnavailable, ProcessError, TimeoutError, ValueError) as error:
             _log.warning("Codex does not list its models: %s", error)

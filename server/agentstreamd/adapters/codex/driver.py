@@ -375,6 +375,7 @@ class CodexDriver(Driver, Listener):
         normalizer = CodexNormalizer(self._thread_id)
         attachment = Attachment(normalizer, self, self._limits)
         self._server, self._attachment = server, attachment
+        server.words.used_by(self._context.session_uid)
         try:
             await self._begin_thread(server, attachment)
             self._thread_id = attachment.thread_id

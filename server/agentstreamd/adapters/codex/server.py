@@ -19,6 +19,7 @@ from agentstreamd.adapters.codex.attachment import Attachment
 from agentstreamd.adapters.codex.limits import Limits
 from agentstreamd.adapters.codex.native import Message, as_object, text_in
 from agentstreamd.adapters.codex.rpc import OnLine, Rpc, TimedOut
+from agentstreamd.adapters.last_words import LastWords
 from agentstreamd.process import (
     ChildProcess,
     ExitStatus,
@@ -43,11 +44,13 @@ class AppServer:
     Attributes:
         rpc: Requests to it.
         attachments: The sessions on it.
+        words: What it leaves on standard error.
     """
 
     def __init__(self, child: ChildProcess, limits: Limits) -> None:
         self.rpc = Rpc(child, limits)
         self.attachments: set[Attachment] = set()
+        self.words = LastWords(child.stderr)
         self._child = child
         self._limits = limits
         self._routes: dict[str, Attachment] = {}
@@ -77,7 +80,7 @@ class AppServer:
             await self.rpc.notify("initialized")
         except (ProcessGone, AgentFailed) as error:
             status = await self._child.stop()
-            said = _last_line(self._child.stderr.text()) or str(error)
+            said = self.words.last_line(_QUOTED) or str(error)
             raise AgentFailed(
                 f"Codex's server did not start ({status}): {said}",
                 error_pb2.ERROR_CODE_AGENT_START_FAILED,
@@ -276,21 +279,17 @@ class AppServer:
     # --- the end -------------------------------------------------------------------------------
 
     def _exit(self) -> AgentExit:
-        stderr = self._child.stderr
         status = self._child.exit_status or ExitStatus(signal=signal.SIGKILL)
         expected = self._stopping and not self._failure
-        said = self._failure or _last_line(stderr.text())
+        said = self._failure or self.words.last_line(_QUOTED)
+        if not expected:
+            self.words.log(str(self._child))
         how = "was stopped" if expected else "ended unexpectedly"
         return AgentExit(
             expected=expected,
             exit_code=status.code,
             signal=status.signal,
-            stderr_head=stderr.head(),
-            stderr_tail=stderr.tail(),
+            stderr_head=self.words.head(),
+            stderr_tail=self.words.tail(),
             message=f"Codex's server {how} with {status}{f': {said}' if said else '.'}",
         )
-
-
-def _last_line(stderr: str) -> str:
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return lines[-1][:_QUOTED] if lines else ""

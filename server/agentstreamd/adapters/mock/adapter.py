@@ -20,6 +20,7 @@ from agentstreamd.adapters.base import (
     Normalizer,
     Prompt,
 )
+from agentstreamd.adapters.login import logged_in
 from agentstreamd.adapters.mock.driver import MockDriver
 from agentstreamd.adapters.mock.host import Channel, LocalChannel, MockHost, ProcessChannel
 from agentstreamd.adapters.mock.normalizer import MockNormalizer, ignored
@@ -101,6 +102,10 @@ class MockAdapter(Adapter):
         for name, description in _OPTIONS.items():
             agent.options.add(name=name, description=description)
         return agent
+
+    async def login(self) -> agent_pb2.AgentLogin:
+        """See Adapter."""
+        return logged_in("it needs none")
 
     def check(self, config: session_pb2.SessionConfig) -> None:
         """See Adapter."""

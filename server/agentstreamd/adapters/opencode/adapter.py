@@ -18,7 +18,7 @@ from agentstreamd.adapters.base import (
     HostContext,
     Normalizer,
 )
-from agentstreamd.adapters.opencode import client_side, ignored, launch
+from agentstreamd.adapters.opencode import client_side, ignored, launch, login
 from agentstreamd.adapters.opencode.driver import OpenCodeDriver
 from agentstreamd.adapters.opencode.normalizer import OpenCodeNormalizer
 from agentstreamd.adapters.opencode.pool import Pool
@@ -112,6 +112,13 @@ class OpenCodeAdapter(Adapter):
         agent.state = agent_pb2.AGENT_STATE_AVAILABLE
         return agent
 
+    async def login(self) -> agent_pb2.AgentLogin:
+        """See `Adapter.login`."""
+        try:
+            return login.read(await self._ask_models(self._executable()))
+        except (ProcessError, OSError) as error:
+            raise AgentUnavailable(str(error)) from error
+
     def check(self, config: session_pb2.SessionConfig) -> None:
         """See `Adapter.check`."""
         launch.check(config)
@@ -162,12 +169,16 @@ class OpenCodeAdapter(Adapter):
                 if not version:
                     raise AgentUnavailable(f"{executable} --version said nothing.")
                 try:
-                    said = (await self._run(executable, "models")).split("\n")
+                    models = await self._ask_models(executable)
                 except AgentUnavailable:
-                    said = []
-                models = [line.strip() for line in said if "/" in line and " " not in line.strip()]
+                    models = []
                 self._known = key, version[0], models[:_MODELS_SHOWN]
             return self._known[1], self._known[2]
+
+    async def _ask_models(self, executable: Path) -> list[str]:
+        """The models, as `provider/model`. Raises AgentUnavailable and ProcessError."""
+        said = (await self._run(executable, "models")).split("\n")
+        return [line.strip() for line in said if "/" in line and " " not in line.strip()]
 
     async def _run(self, executable: Path, argument: str) -> str:
         """What a command of the CLI prints. Raises AgentUnavailable and ProcessError."""

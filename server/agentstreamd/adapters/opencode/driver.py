@@ -237,6 +237,7 @@ class OpenCodeDriver(Driver, Listener):
             self._let_go()
         if self._server is None:
             self._server = await self._pool.lease(plan)
+            self._server.words.used_by(self._context.session_uid)
             self._key = plan.key
             self._opened = False
         return self._server

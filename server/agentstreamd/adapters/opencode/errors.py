@@ -30,7 +30,10 @@ _BY_STATUS = {
     429: error_pb2.ERROR_CODE_RATE_LIMITED,
     529: error_pb2.ERROR_CODE_OVERLOADED,
 }
+# Providers say both with status 429, and only one of them passes.
+_USED_UP = ("exceeded your current quota", "insufficient_quota", "credit balance", "out of credits")
 _BY_TEXT = (
+    *((words, error_pb2.ERROR_CODE_QUOTA_EXCEEDED) for words in _USED_UP),
     ("model not found", error_pb2.ERROR_CODE_MODEL_NOT_FOUND),
     ("agent not found", error_pb2.ERROR_CODE_INVALID_REQUEST),
     ("cannot connect", error_pb2.ERROR_CODE_NETWORK),
@@ -64,12 +67,14 @@ def classify(name: str, status: int | None, message: str) -> error_pb2.ErrorCode
     """The code of an error called `name`, of this HTTP status of the provider, that says this."""
     if name in _BY_NAME:
         return _BY_NAME[name]
+    said = message.lower()
     if status is not None:
+        if status in (400, 429) and any(words in said for words in _USED_UP):
+            return error_pb2.ERROR_CODE_QUOTA_EXCEEDED
         if status in _BY_STATUS:
             return _BY_STATUS[status]
         if status >= 500:
             return error_pb2.ERROR_CODE_PROVIDER_FAILED
-    said = message.lower()
     for part, code in _BY_TEXT:
         if part in said:
             return code

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from agentstream.v1 import error_pb2
 from agentstreamd.adapters.base import AgentExit, AgentFailed
+from agentstreamd.adapters.last_words import LastWords
 from agentstreamd.adapters.opencode.api import Api, Refused, Unreachable
 from agentstreamd.adapters.opencode.calls import Call
 from agentstreamd.adapters.opencode.launch import Plan
@@ -86,12 +87,14 @@ class Server:
         api: Its API.
         leases: How many sessions count on it.
         on_end: Told once when it can no longer be used.
+        words: What it leaves on standard error.
     """
 
     def __init__(self, child: ChildProcess, limits: Limits) -> None:
         self.leases = 0
         self.on_end: Callable[[], None] = lambda: None
         self.api: Api
+        self.words = LastWords(child.stderr)
         self._child = child
         self._limits = limits
         self._routes: dict[str, Listener] = {}
@@ -226,12 +229,14 @@ class Server:
         if self._silent:
             message = "OpenCode's server did not answer any more and was stopped."
             code = error_pb2.ERROR_CODE_AGENT_PROTOCOL
+        if not self._expected:
+            self.words.log(str(self._child))
         return AgentExit(
             expected=self._expected,
             exit_code=status.code,
             signal=status.signal,
-            stderr_head=self._child.stderr.head(),
-            stderr_tail=self._child.stderr.tail(),
+            stderr_head=self.words.head(),
+            stderr_tail=self.words.tail(),
             message=message,
             code=code,
         )

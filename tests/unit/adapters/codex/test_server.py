@@ -193,8 +193,24 @@ async def test_a_server_that_dies_is_reported_with_its_last_words(new_session: N
     exit = await session.exit()
     assert (exit.expected, exit.exit_code, exit.resumable) == (False, 7, True)
     assert "a last word" in exit.message
+    assert exit.stderr_head == "a last word\n"
     await driver.send(session.prompt("say again"))
     assert (await session.turn_ended()).status == event_pb2.TURN_STATUS_COMPLETED
+
+
+async def test_the_last_words_of_a_server_that_sessions_share_are_in_the_log_alone(
+    new_session: NewSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    other, session = new_session(), new_session()
+    other.uid = "uid-2"
+    await other.driver().send(other.prompt("say hello"))
+    await other.turn_ended()
+    await session.driver().send(session.prompt("die"))
+    for exit in (await session.exit(), await other.exit()):
+        assert (exit.expected, exit.exit_code) == (False, 7)
+        assert "a last word" not in exit.message + exit.stderr_head + exit.stderr_tail
+    logged = [vars(record).get("stderr") for record in caplog.records]
+    assert logged.count("a last word") == 1
 
 
 async def test_a_thread_that_speaks_before_it_is_named_finds_its_parent(

@@ -1,7 +1,8 @@
 """Say what works and what does not, and what to do about it.
 
-With --try each agent is given one small task, in the current directory: only that shows whether it
-is logged in and reaches its model. It costs what a message costs.
+It asks each agent whether it is logged in, where that can be told without its provider. With --try
+each is given one small task instead, in the current directory: only that shows whether its provider
+takes its credentials, and whether it reaches its model. It costs what a message costs.
 """
 
 import argparse
@@ -15,8 +16,8 @@ from agentstream.cli.commands.agents import all_agents
 from agentstream.cli.context import Context
 from agentstream.cli.exits import FAILED, OK, cli_error
 from agentstream.cli.text import visible
-from agentstream.client import AgentstreamError, AsyncClient
-from agentstream.v1 import agent_pb2, error_pb2, event_pb2, session_pb2
+from agentstream.client import AgentstreamError, AsyncClient, typed_errors
+from agentstream.v1 import agent_pb2, error_pb2, event_pb2, service_pb2, session_pb2
 
 TASK = "Answer with the one word: ok. Use no tools."
 TASK_SECONDS = 120.0
@@ -82,12 +83,37 @@ async def _examine(
     if agent.state != agent_pb2.AGENT_STATE_AVAILABLE:
         _say(context, _BAD, f"{name}: {reason or 'it cannot be used'}")
         return False
-    failure = await _try(client, name, task) if task else ""
+    what = " ".join(filter(None, (visible(agent.version), visible(agent.executable_path))))
+    if not task:
+        return _tell_login(context, name, what, await _login(client, name))
+    failure = await _try(client, name, task)
     if failure:
         _say(context, _BAD, f"{name}: {visible(failure)}")
         return False
-    what = " ".join(filter(None, (visible(agent.version), visible(agent.executable_path))))
-    _say(context, _GOOD, f"{name}: {'answers' if task else 'installed'} ({what})")
+    _say(context, _GOOD, f"{name}: answers ({what})")
+    return True
+
+
+async def _login(client: AsyncClient, name: str) -> agent_pb2.AgentLogin:
+    with typed_errors():
+        request = service_pb2.GetAgentRequest(name=name, include_login=True)
+        return (await client.stub.GetAgent(request)).agent.login
+
+
+def _tell_login(context: Context, name: str, what: str, login: agent_pb2.AgentLogin) -> bool:
+    """Say whether an agent that is installed is logged in; False where it is not."""
+    detail = visible(login.detail)
+    if login.state == agent_pb2.LOGIN_STATE_LOGGED_OUT:
+        fix = f": {detail}" if detail else ""
+        _say(context, _BAD, f"{name}: installed ({what}), but not logged in{fix}")
+        return False
+    if login.state == agent_pb2.LOGIN_STATE_LOGGED_IN:
+        by = f" ({detail})" if detail else ""
+        _say(context, _GOOD, f"{name}: installed ({what}), logged in{by}")
+        return True
+    why = f" ({detail})" if detail else ""
+    hint = f"whether it is logged in can't be told without --try{why}"
+    _say(context, _GOOD, f"{name}: installed ({what}); {hint}")
     return True
 
 

@@ -6,6 +6,7 @@
 __all__ = (
     "Agent",
     "AgentCapabilities",
+    "AgentLogin",
     "AgentMode",
     "AgentOption",
     "AgentServiceStub",
@@ -58,6 +59,7 @@ __all__ = (
     "ListAgentsResponse",
     "ListSessionsRequest",
     "ListSessionsResponse",
+    "LoginState",
     "McpHttp",
     "McpServer",
     "McpServerState",
@@ -1085,6 +1087,43 @@ class ItemStatus(betterproto2.Enum):
         }
 
 
+class LoginState(betterproto2.Enum):
+    """
+    LoginState says whether an agent has credentials, as far as can be told without asking its provider.
+    """
+
+    UNSPECIFIED = 0
+    """
+    It can't be told without giving the agent something to do.
+    """
+
+    LOGGED_IN = 1
+    """
+    It has credentials, or needs none. Whether its provider takes them shows when it works.
+    """
+
+    LOGGED_OUT = 2
+    """
+    It has none: messages will fail with ERROR_CODE_AUTHENTICATION, unless the session brings them.
+    """
+
+    @classmethod
+    def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
+        return {
+            0: "LOGIN_STATE_UNSPECIFIED",
+            1: "LOGIN_STATE_LOGGED_IN",
+            2: "LOGIN_STATE_LOGGED_OUT",
+        }
+
+    @classmethod
+    def betterproto_renamed_proto_names_to_value(cls) -> dict[str, int]:
+        return {
+            "LOGIN_STATE_UNSPECIFIED": 0,
+            "LOGIN_STATE_LOGGED_IN": 1,
+            "LOGIN_STATE_LOGGED_OUT": 2,
+        }
+
+
 class MessageDisposition(betterproto2.Enum):
     """
     MessageDisposition is what became of an accepted message.
@@ -1934,6 +1973,11 @@ class Agent(betterproto2.Message):
     Options of this agent alone that `SessionConfig.agent_options` takes.
     """
 
+    login: "AgentLogin | None" = betterproto2.field(12, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Whether it is logged in; set where `GetAgentRequest.include_login` asked for it and it is available.
+    """
+
 
 default_message_pool.register_message("agentstream.v1", "Agent", Agent)
 
@@ -2081,6 +2125,28 @@ class AgentCapabilities(betterproto2.Message):
 
 
 default_message_pool.register_message("agentstream.v1", "AgentCapabilities", AgentCapabilities)
+
+
+@dataclass(eq=False, repr=False)
+class AgentLogin(betterproto2.Message):
+    """
+    AgentLogin is whether an agent has credentials, in the environment that the daemon gives it.
+    """
+
+    state: "LoginState" = betterproto2.field(
+        1, betterproto2.TYPE_ENUM, default_factory=lambda: LoginState(0)
+    )
+    """
+    Whether it has.
+    """
+
+    detail: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    For people: what it is logged in with, never a secret, or what to do. May be empty.
+    """
+
+
+default_message_pool.register_message("agentstream.v1", "AgentLogin", AgentLogin)
 
 
 @dataclass(eq=False, repr=False)
@@ -2799,6 +2865,12 @@ class GetAgentRequest(betterproto2.Message):
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
     Name of the agent, for example `claude`. Required.
+    """
+
+    include_login: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+    """
+    Also find out whether the agent is logged in (`Agent.login`): it is asked, which takes some seconds and
+    costs nothing. Its provider is not.
     """
 
 
@@ -4532,6 +4604,14 @@ class SessionEnded(betterproto2.Message):
     message: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
     A sentence for people.
+    """
+
+    error_code: "ErrorCode" = betterproto2.field(
+        8, betterproto2.TYPE_ENUM, default_factory=lambda: ErrorCode(0)
+    )
+    """
+    What went wrong last, where something did: how the last turn failed, or the agent process ended unasked after
+    it. `ERROR_CODE_UNSPECIFIED` where all went well, and where the daemon was restarted since.
     """
 
 
