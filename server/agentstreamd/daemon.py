@@ -18,6 +18,7 @@ from agentstreamd.adapters import registry
 from agentstreamd.adapters.base import Adapter, HostContext
 from agentstreamd.config import Config, environment_of
 from agentstreamd.events import EventLogConfig, EventLogError, SqliteEventLog
+from agentstreamd.events.privacy import keep_private
 from agentstreamd.process import ProcessError, ProcessHost, sweep_leftovers
 from agentstreamd.service.auth import TokenAuth, TokenError
 from agentstreamd.service.listen import Address, ListenError
@@ -251,6 +252,8 @@ async def _parts(config: Config, telemetry: "Telemetry | None") -> AsyncIterator
 async def _open_log(config: Config, on_append: Callable[[float], None] | None) -> SqliteEventLog:
     _private_directory(config.data_dir)
     try:
+        # Before anything is opened; the directories in it are made by the daemon.
+        keep_private(config.data_dir)
         return await SqliteEventLog.open(
             EventLogConfig(
                 directory=config.data_dir / "events",
@@ -260,6 +263,10 @@ async def _open_log(config: Config, on_append: Callable[[float], None] | None) -
         )
     except EventLogError as error:
         raise StartError(_sentence(error), EXIT_DATA_DIR) from error
+    except OSError as error:
+        raise StartError(
+            f"The directory {config.data_dir} can't be used: {error.strerror}.", EXIT_DATA_DIR
+        ) from error
 
 
 async def _start_adapters(
