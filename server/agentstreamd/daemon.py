@@ -252,8 +252,6 @@ async def _parts(config: Config, telemetry: "Telemetry | None") -> AsyncIterator
 async def _open_log(config: Config, on_append: Callable[[float], None] | None) -> SqliteEventLog:
     _private_directory(config.data_dir)
     try:
-        # Before anything is opened; the directories in it are made by the daemon.
-        keep_private(config.data_dir)
         return await SqliteEventLog.open(
             EventLogConfig(
                 directory=config.data_dir / "events",
@@ -263,10 +261,6 @@ async def _open_log(config: Config, on_append: Callable[[float], None] | None) -
         )
     except EventLogError as error:
         raise StartError(_sentence(error), EXIT_DATA_DIR) from error
-    except OSError as error:
-        raise StartError(
-            f"The directory {config.data_dir} can't be used: {error.strerror}.", EXIT_DATA_DIR
-        ) from error
 
 
 async def _start_adapters(
@@ -303,6 +297,9 @@ async def _start_adapters(
 def _private_directory(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_private(path)
+    except EventLogError as error:
+        raise StartError(_sentence(error), EXIT_DATA_DIR) from error
     except OSError as error:
         raise StartError(
             f"The directory {path} can't be made: {error.strerror}.", EXIT_DATA_DIR
