@@ -1,5 +1,6 @@
 """A file of the log was damaged: what is served is what was stored, and the rest is refused."""
 
+import logging
 import random
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,7 +16,8 @@ from agentstreamd.events import (
     Record,
     SqliteEventLog,
 )
-from tests.unit.events.helpers import decode, opened, rows
+from tests.unit.events import helpers
+from tests.unit.events.helpers import decode, opened, read_all, records, rows
 
 PAGE = 4096
 EVENTS = 60
@@ -198,3 +200,94 @@ async def test_a_session_is_not_lost_with_its_row(whole: Path) -> None:
         file.seek((root - 1) * PAGE)
         file.write(b"\x0a\0\0\0\0\x10\0\0\0")  # an index without entries, for SQLite all is well
     assert not await served(whole)
+
+
+@pytest.fixture
+async def crashed(config: EventLogConfig, tmp_path: Path) -> EventLogConfig:
+    """A log whose program was killed after ten commits, none of them checkpointed."""
+    async with opened(config) as log:
+        await log.create_session("s", "u")
+        for at in range(10):
+            await log.append("s", at, records(at + 1, 1, size=5000))
+        shutil.copytree(config.directory, tmp_path / "crashed")
+    return EventLogConfig(directory=tmp_path / "crashed")
+
+
+def cut_off(config: EventLogConfig, size: int) -> None:
+    path = config.directory / "events.db-wal"
+    path.write_bytes(path.read_bytes()[:-size])
+
+
+async def events_left(config: EventLogConfig) -> int:
+    """How many events there are; they are the first ones."""
+    async with opened(config) as log:
+        with await log.open_reader("s") as reader:
+            stored = await read_all(reader)
+    assert stored == [helpers.event(n, 5000) for n in range(1, len(stored) + 1)]
+    return len(stored)
+
+
+async def test_a_write_ahead_log_is_whole_after_a_kill(crashed: EventLogConfig) -> None:
+    with (crashed.directory / "events.db-wal").open("ab") as file:
+        file.write(b"a commit that was under way" * 200)
+    assert await events_left(crashed) == 10
+
+
+async def test_a_write_ahead_log_that_lost_a_part_of_its_last_frame_is_refused(
+    crashed: EventLogConfig,
+) -> None:
+    whole = (crashed.directory / "events.db-wal").read_bytes()
+    cut_off(crashed, 1)
+    for _ in range(2):
+        with pytest.raises(LogUnavailable, match="commits are missing") as caught:
+            await SqliteEventLog.open(crashed)
+        require_advice(caught.value)
+    (crashed.directory / "events.db-wal").write_bytes(whole)
+    assert await events_left(crashed) == 10
+
+
+@pytest.mark.parametrize("from_end", [1, PAGE // 2, PAGE + 10, 3 * PAGE])
+async def test_a_write_ahead_log_whose_end_was_changed_is_refused(
+    crashed: EventLogConfig, from_end: int
+) -> None:
+    path = crashed.directory / "events.db-wal"
+    content = bytearray(path.read_bytes())
+    content[-from_end] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(LogUnavailable, match="commits are missing"):
+        await SqliteEventLog.open(crashed)
+
+
+async def test_a_long_write_ahead_log_is_whole_after_a_kill(
+    config: EventLogConfig, tmp_path: Path
+) -> None:
+    async with opened(config) as log:
+        await log.create_session("s", "u")
+        for at in range(0, 200, 10):
+            await log.append("s", at, records(at + 1, 10, size=5000))
+        shutil.copytree(config.directory, tmp_path / "crashed")
+    crashed = EventLogConfig(directory=tmp_path / "crashed")
+    assert (crashed.directory / "events.db-wal").stat().st_size > 200 * PAGE
+    assert await events_left(crashed) == 200
+
+
+async def test_after_a_power_cut_what_is_left_is_served_and_the_loss_is_told(
+    crashed: EventLogConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut_off(crashed, 1)
+    (crashed.directory / "lock").write_text("1\nanother-boot\n")
+    with caplog.at_level(logging.WARNING):
+        assert await events_left(crashed) == 9
+    assert "the newest are lost" in caplog.text
+
+
+async def test_frames_that_are_in_the_database_already_may_be_gone(
+    config: EventLogConfig, tmp_path: Path
+) -> None:
+    async with opened(config) as log:
+        await log.create_session("s", "u", records=records(1, 10, size=5000))
+        log._checkpoint_connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        shutil.copytree(config.directory, tmp_path / "crashed")
+    copy = EventLogConfig(directory=tmp_path / "crashed")
+    cut_off(copy, 1)
+    assert await events_left(copy) == 10
