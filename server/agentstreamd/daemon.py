@@ -18,6 +18,7 @@ from agentstreamd.adapters import registry
 from agentstreamd.adapters.base import Adapter, HostContext
 from agentstreamd.config import Config, environment_of
 from agentstreamd.events import EventLogConfig, EventLogError, SqliteEventLog
+from agentstreamd.events.privacy import keep_private
 from agentstreamd.process import ProcessError, ProcessHost, sweep_leftovers
 from agentstreamd.service.auth import TokenAuth
 from agentstreamd.service.grant_file import GrantFileError
@@ -308,6 +309,9 @@ async def _start_adapters(
 def _private_directory(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_private(path)
+    except EventLogError as error:
+        raise StartError(_sentence(error), EXIT_DATA_DIR) from error
     except OSError as error:
         raise StartError(
             f"The directory {path} can't be made: {error.strerror}.", EXIT_DATA_DIR

@@ -1,6 +1,7 @@
 """The daemon as a process of its own: start, refusals, a session of the mock agent, stop, crash."""
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -271,6 +272,41 @@ async def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
 async def test_the_data_directory_is_private(running: Daemon) -> None:
     for path in (running.data_dir, running.data_dir / "events", running.data_dir / "agents"):
         assert path.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_data_directory_that_others_could_read_is_narrowed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with daemon(data):
+        pass
+    opened_up = [data, *data.rglob("*")]
+    for path in opened_up:
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    async with daemon(data):
+        reachable = [
+            path.name
+            for path in (data, data / "agents", data / "events", *data.glob("events/*"))
+            if path.stat().st_mode & 0o077
+        ]
+    assert reachable == []
+    assert (data / "events/events.db") in opened_up
+
+
+@pytest.mark.parametrize("directory", ["data", "data/events"])
+async def test_a_directory_of_others_is_refused_where_they_can_reach_it(
+    tmp_path: Path, directory: str
+) -> None:
+    path = tmp_path / directory
+    path.mkdir(parents=True, mode=0o700)
+    path.chmod(0o1777)  # as of temporary files, which all users share
+    failed = await refused(tmp_path)
+    assert failed.code == 3
+    assert failed.stderr.count("\n") == 1
+    assert f"{path} is open to other users" in failed.stderr
+    assert path.stat().st_mode & 0o7777 == 0o1777
+    if os.geteuid() == 0:
+        path.chmod(0o755)
+        os.chown(path, 65534, 65534)
+        assert "belongs to another user" in (await refused(tmp_path)).stderr
 
 
 async def test_a_unix_socket_and_a_port_serve_at_once(tmp_path: Path) -> None:

@@ -104,6 +104,9 @@ class Reason(enum.StrEnum):
     INTERNAL = "internal"
 
 
+_ADVICE = {Reason.CORRUPT: "; the log is damaged: restore a backup"}
+
+
 class LogUnavailable(EventLogError):
     """The log could not be read or written; nothing of the failed append was stored.
 
@@ -112,7 +115,8 @@ class LogUnavailable(EventLogError):
 
     def __init__(self, reason: Reason, detail: str) -> None:
         """Gives the reason for programs and the detail for people."""
-        super().__init__(f"event log unavailable ({reason.value}): {detail}")
+        advice = _ADVICE.get(reason, "")
+        super().__init__(f"event log unavailable ({reason.value}): {detail}{advice}")
         self.reason = reason
         self.detail = detail
 
@@ -125,6 +129,17 @@ class DataDirInUse(EventLogError):
         super().__init__(f"data directory {directory} is in use by process {holder or 'unknown'}")
         self.directory = directory
         self.holder = holder
+
+
+class OpenToOthers(EventLogError):
+    """Other users can get at a file or directory of the log, and that can't be changed."""
+
+    def __init__(self, path: str, why: str) -> None:
+        """Names the path and says why its mode is left as it is."""
+        super().__init__(
+            f"{path} is open to other users, and {why}: name a directory that is the daemon's own"
+        )
+        self.path = path
 
 
 class BackupExists(EventLogError):
@@ -170,6 +185,9 @@ _OS_REASONS = {
 }
 
 
+_NO_TEXT = "Could not decode to UTF-8"  # the binding's words for text that is none
+
+
 def unavailable(error: BaseException) -> LogUnavailable | None:
     """Gives the error as `LogUnavailable` where storage is at fault, else None."""
     if isinstance(error, LogUnavailable):
@@ -178,6 +196,8 @@ def unavailable(error: BaseException) -> LogUnavailable | None:
         # The low byte is the primary code, the rest says more of the same. An error raised
         # without a code comes from the binding, not from storage.
         code: int | None = getattr(error, "sqlite_errorcode", None)
+        if code is None and _NO_TEXT in str(error):
+            return LogUnavailable(Reason.CORRUPT, str(error))
         reason = _SQLITE_REASONS.get(code & 0xFF) if code is not None else None
         return None if reason is None else LogUnavailable(reason, str(error))
     if isinstance(error, OSError):

@@ -4,11 +4,12 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import BlobNotFound, SessionNotFound
+from .checksums import read_chunk, verified
+from .errors import BlobNotFound, LogUnavailable, SessionNotFound
 from .frames import Chunk, pack
 from .live import Session
 from .log import SessionInfo
-from .schema import MAX_SEQUENCE, PIECE_BITS, PIECE_BYTES, chunk_id, signed, unsigned
+from .schema import MAX_SEQUENCE, PIECE_BITS, PIECE_BYTES, chunk_id, signed
 
 # The newest event: the newest chunk's first one, and how many it has.
 _LATEST = f"""
@@ -22,7 +23,7 @@ _LATEST = f"""
 """
 _SESSION = f"SELECT s.uid, s.key, s.earliest, {_LATEST} FROM sessions s WHERE s.session_id = ?"
 _LIST = f"""
-    SELECT s.key, s.session_id, s.uid, s.earliest, {_LATEST}, v.value
+    SELECT s.key, s.session_id, s.uid, s.earliest, {_LATEST}, v.value, v.checksum
     FROM sessions s LEFT JOIN state v ON v.session = s.key AND v.key = :name
     WHERE s.key > :after ORDER BY s.key LIMIT :limit
 """
@@ -94,9 +95,13 @@ def load_chunks(
         for id_, kinds, tags, lengths, frames, raw_lengths, raws in connection.execute(
             sql, arguments
         ):
-            chunk = Chunk(
-                id_ & MAX_SEQUENCE, tags, lengths, frames, raw_lengths, raws, unsigned(kinds)
-            )
+            try:
+                chunk = read_chunk(id_, kinds, tags, lengths, frames, raw_lengths, raws)
+            except LogUnavailable:
+                if not chunks:
+                    raise
+                end = chunks[-1].last
+                break  # what is whole comes first; who reads on is told
             if mask is None and chunks and chunk.first != chunks[-1].last + 1:
                 break  # a gap is damage: the reader that comes to it is told
             chunks.append(chunk)
@@ -136,32 +141,48 @@ def list_sessions(
 ) -> list[tuple[int, SessionInfo]]:
     """Lists sessions with a key beyond `after`, by key."""
     rows = connection.execute(_LIST, {"after": after, "limit": limit, "name": name})
-    return [(key, SessionInfo(*rest)) for key, *rest in rows]
+    return [
+        (
+            key,
+            SessionInfo(
+                session_id,
+                uid,
+                earliest,
+                latest,
+                None if value is None else verified(value, stored, _value_of(session_id, name)),
+            ),
+        )
+        for key, session_id, uid, earliest, latest, value, stored in rows
+    ]
 
 
 def get_value(connection: sqlite3.Connection, session_id: str, name: str) -> bytes | None:
     """Gives a value of a session's state."""
     row = connection.execute(
-        "SELECT v.value FROM sessions s LEFT JOIN state v ON v.session = s.key AND v.key = ? "
-        "WHERE s.session_id = ?",
+        "SELECT v.value, v.checksum FROM sessions s "
+        "LEFT JOIN state v ON v.session = s.key AND v.key = ? WHERE s.session_id = ?",
         (name, session_id),
     ).fetchone()
     if row is None:
         raise SessionNotFound(session_id)
-    value: bytes | None = row[0]
-    return value
+    value, stored = row
+    return None if value is None else verified(value, stored, _value_of(session_id, name))
 
 
 def get_values(connection: sqlite3.Connection, session_id: str, prefix: str) -> dict[str, bytes]:
     """Gives the values of a session's state whose key begins with `prefix`."""
     rows = connection.execute(
-        "SELECT v.key, v.value FROM sessions s LEFT JOIN state v ON v.session = s.key "
+        "SELECT v.key, v.value, v.checksum FROM sessions s LEFT JOIN state v ON v.session = s.key "
         "AND v.key >= ? AND substr(v.key, 1, ?) = ? WHERE s.session_id = ? ORDER BY v.key",
         (prefix, len(prefix), prefix, session_id),
     ).fetchall()
     if not rows:
         raise SessionNotFound(session_id)
-    return {key: value for key, value in rows if key is not None}
+    return {
+        key: verified(value, stored, _value_of(session_id, key))
+        for key, value, stored in rows
+        if key is not None
+    }
 
 
 def having(connection: sqlite3.Connection, prefix: str) -> set[str]:
@@ -193,6 +214,10 @@ def blob_piece(connection: sqlite3.Connection, key: int, offset: int) -> bytes |
     """Gives the bytes from `offset` to the end of its piece; None where they are gone."""
     number, skip = divmod(offset, PIECE_BYTES)
     row = connection.execute(
-        "SELECT data FROM blob_pieces WHERE id = ?", (key << PIECE_BITS | number,)
+        "SELECT data, checksum FROM blob_pieces WHERE id = ?", (key << PIECE_BITS | number,)
     ).fetchone()
-    return None if row is None else row[0][skip:]
+    return None if row is None else verified(row[0], row[1], "a piece of a blob")[skip:]
+
+
+def _value_of(session_id: str, name: str | None) -> str:
+    return f"the value {name!r} of session {session_id!r}"

@@ -67,6 +67,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
+    # Checksums. Chunks have theirs at the end of `lengths` and of `raw_lengths`. What was stored
+    # before has none.
+    (
+        "ALTER TABLE state ADD COLUMN checksum INTEGER",
+        "ALTER TABLE blob_pieces ADD COLUMN checksum INTEGER",
+    ),
 )
 
 
@@ -79,7 +85,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
 def migrate(
     connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS
 ) -> None:
-    """Brings the log to the newest schema, each step in a transaction.
+    """Brings the log to the newest schema, all steps in one transaction.
 
     Raises:
         SchemaTooNew: a newer program wrote the log; it is left as it is.
@@ -95,18 +101,20 @@ def migrate(
     if is_new:
         # Must be set before the first table is made; lets retention give space back.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    for step, statements in enumerate(migrations[version:], version + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+    if version == len(migrations):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statements in migrations[version:]:
             for statement in statements:
                 connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {step}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def chunk_id(key: int, sequence: int) -> int:

@@ -9,12 +9,13 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from .checksums import checksum, chunk_row
 from .config import EventLogConfig
 from .errors import SequenceConflict, SessionExists, SessionNotFound
 from .frames import Chunk, pack
 from .jobs import Appended, AppendJob, Change, Compacted, CompactJob, CreateJob, Deleted, Job
 from .queries import load_session
-from .schema import MAX_SEQUENCE, PIECE_BITS, PIECE_BYTES, chunk_id, signed
+from .schema import MAX_SEQUENCE, PIECE_BITS, PIECE_BYTES, chunk_id
 
 _REMEMBERED = 1024  # sessions; with their open chunks a few MiB
 
@@ -29,15 +30,16 @@ _PUT_CHUNK = """
         raw_lengths = excluded.raw_lengths, raws = excluded.raws
 """
 _PUT_VALUE = """
-    INSERT INTO state (session, key, value) VALUES (?, ?, ?)
-    ON CONFLICT (session, key) DO UPDATE SET value = excluded.value
+    INSERT INTO state (session, key, value, checksum) VALUES (?, ?, ?, ?)
+    ON CONFLICT (session, key) DO UPDATE SET
+        value = excluded.value, checksum = excluded.checksum
 """
 _DELETE_VALUE = "DELETE FROM state WHERE session = ? AND key = ?"
 _PUT_BLOB = """
     INSERT INTO blobs (key, session, blob_id, sequence, size) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (key) DO UPDATE SET sequence = excluded.sequence
 """
-_PUT_PIECE = "INSERT INTO blob_pieces (id, data) VALUES (?, ?)"
+_PUT_PIECE = "INSERT INTO blob_pieces (id, data, checksum) VALUES (?, ?, ?)"
 _PUT_GARBAGE = """
     INSERT INTO garbage (session, before, whole) VALUES (?, ?, ?)
     ON CONFLICT (session) DO UPDATE SET
@@ -267,7 +269,7 @@ class Transaction:
             if value is None:
                 rows[_DELETE_VALUE].append((key, name))
             else:
-                rows[_PUT_VALUE].append((key, name, value))
+                rows[_PUT_VALUE].append((key, name, value, checksum(value)))
         for (key, blob_id), (blob_key, sequence, size, data) in self._blobs.items():
             if key in gone:
                 continue
@@ -285,18 +287,7 @@ class Transaction:
             chunks = pack([known.open, *chunks], self._config.chunk_bytes)
         last = chunks[-1]
         known.open = last if last.stored_bytes < self._config.small_chunk_bytes else None
-        return [
-            (
-                chunk_id(known.key, chunk.first),
-                signed(chunk.kinds),
-                chunk.tags,
-                chunk.lengths,
-                chunk.frames,
-                chunk.raw_lengths,
-                chunk.raws,
-            )
-            for chunk in chunks
-        ]
+        return [chunk_row(known.key, chunk) for chunk in chunks]
 
     def _remember(self) -> None:
         memory = self._memory
@@ -319,7 +310,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 def _piece_rows(key: int, data: bytes) -> Iterable[tuple[object, ...]]:
     view = memoryview(data)
+    pieces = [view[start : start + PIECE_BYTES] for start in range(0, len(view), PIECE_BYTES)]
     return [
-        (key << PIECE_BITS | number, view[start : start + PIECE_BYTES])
-        for number, start in enumerate(range(0, len(view), PIECE_BYTES))
+        (key << PIECE_BITS | number, piece, checksum(piece)) for number, piece in enumerate(pieces)
     ]

@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 
 from agentstream.v1 import agent_pb2, blob_pb2, error_pb2, event_pb2, service_pb2, session_pb2
 from agentstreamd.adapters.base import Adapter, Driver, DriverContext, ProcessHost
-from agentstreamd.events.errors import InvalidPageCursor, SessionNotFound
+from agentstreamd.events.errors import (
+    EventLogError,
+    InvalidPageCursor,
+    LogUnavailable,
+    Reason,
+    SessionNotFound,
+)
 from agentstreamd.events.log import EventLog
 from agentstreamd.sessions import errors, stored
 from agentstreamd.sessions.agents import Agents, adapter_errors
@@ -66,12 +72,21 @@ class SessionManager:
     # Life of the daemon
 
     async def start(self) -> None:
-        """Close what an earlier daemon left under way, and go on with messages that wait."""
+        """Close what an earlier daemon left under way, and go on with messages that wait.
+
+        Raises EventLogError where the log can't be read or is damaged.
+        """
         at_work = await self.log.having(stored.queue_key(""))
         at_work |= await self.log.having(stored.steer_key(""))
         begun = await self.log.having(stored.turn_key(""))
         async for info in self.log.scan(stored.SESSION):
             record = session_pb2.Session.FromString(info.value or b"")
+            if record.latest_sequence > info.latest:  # they were stored in one commit
+                raise LogUnavailable(
+                    Reason.CORRUPT,
+                    f"session {info.session_id} has events up to {info.latest} only, of "
+                    f"{record.latest_sequence}",
+                )
             is_over = record.config.one_shot and info.session_id in begun
             if record.latest_sequence == info.latest and (
                 record.state == session_pb2.SESSION_STATE_ENDED
@@ -80,6 +95,8 @@ class SessionManager:
                 continue
             try:
                 await self._live.recover(info.session_id)
+            except (EventLogError, errors.SessionError) as error:
+                logger.error("session %s could not be recovered: %s", info.session_id, error)
             except Exception:
                 # One broken session must not keep the others from being served.
                 logger.exception("session %s could not be recovered", info.session_id)

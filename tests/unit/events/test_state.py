@@ -189,7 +189,7 @@ async def test_a_session_deleted_in_the_commit_that_made_it_leaves_nothing(
         assert [await change for change in changes] == [2, 3, 3, 0, 1]
         assert (await log.info("s")).uid == "two"
     assert len(rows(config.directory, "SELECT * FROM chunks")) == 1
-    assert rows(config.directory, "SELECT * FROM state UNION ALL SELECT 1, 1, key FROM blobs") == []
+    assert rows(config.directory, "SELECT session FROM state UNION ALL SELECT key FROM blobs") == []
 
 
 async def test_sessions_are_found_by_a_prefix_of_their_keys(log: SqliteEventLog) -> None:

@@ -21,7 +21,7 @@ from agentstreamd.events import (
     SchemaTooNew,
     SqliteEventLog,
 )
-from agentstreamd.events.schema import MIGRATIONS, migrate, schema_version
+from agentstreamd.events.schema import MIGRATIONS
 from tests.unit.events.helpers import event, opened, read_all, records, rows
 
 MIB = 1 << 20
@@ -118,21 +118,6 @@ async def test_a_log_of_a_newer_program_is_refused_and_left_as_it_is(
             len(MIGRATIONS),
         )
     assert rows(config.directory, "PRAGMA user_version") == [(len(MIGRATIONS) + 1,)]
-
-
-def test_an_older_log_is_brought_to_the_newest_schema_step_by_step(tmp_path: Path) -> None:
-    connection = sqlite3.connect(tmp_path / "events.db", isolation_level=None)
-    migrate(connection, MIGRATIONS)
-    broken = (*MIGRATIONS, ("CREATE TABLE more (a)",), ("CREATE TABLE most (a)", "no SQL"))
-    with pytest.raises(sqlite3.OperationalError):
-        migrate(connection, broken)
-    assert schema_version(connection) == len(MIGRATIONS) + 1  # the step that failed is undone
-    assert connection.execute("SELECT * FROM more").fetchall() == []
-    with pytest.raises(sqlite3.OperationalError):
-        connection.execute("SELECT * FROM most")
-    migrate(connection, (*broken[:-1], ("CREATE TABLE most (a)",)))
-    assert schema_version(connection) == len(MIGRATIONS) + 2
-    connection.close()
 
 
 @pytest.mark.parametrize("content", [b"this is not a database, it is text" * 100, None])
