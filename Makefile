@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PY_DIRS := $(wildcard server clients/python tests tools bench)
 # The agents that the tests drive: names of tools/agents/pins.toml.
-AGENTS ?= claude claude-newest codex opencode amp amp-newest
+AGENTS ?= claude claude-newest codex opencode amp amp-newest sandbox-agent
 # Programs that tests run, and the apt packages they are in: COMMAND=PACKAGE.
 SYSTEM_PACKAGES := rg=ripgrep chromium=chromium
 GO_PLUGINS := .cache/bin/.go-plugins

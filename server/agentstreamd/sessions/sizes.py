@@ -233,16 +233,16 @@ def _drop_parts(item: item_pb2.Item, blobs: Blobs) -> None:
     rest.external.CopyFrom(blobs.keep(everything, "application/x-protobuf; agentstream.v1.Item"))
 
 
-def encode_native(message: bytes, blobs: Blobs, *, inline: bool) -> blob_pb2.NativeMessage:
-    """A native message as `Event.raw` carries it: text, bytes where not UTF-8, or a blob."""
-    native = blob_pb2.NativeMessage()
+def fill_native(
+    native: blob_pb2.NativeMessage, message: bytes, blobs: Blobs, *, inline: bool
+) -> None:
+    """Put a native message in as `Event.raw` carries it: text, bytes where not UTF-8, or a blob."""
     if isinstance(message, Redacted):
         native.redactions.extend(message.redactions)
     if not inline:
         native.blob.CopyFrom(blobs.keep(message, "application/octet-stream"))
-        return native
+        return
     try:
         native.text = message.decode()
     except UnicodeDecodeError:
         native.data = message
-    return native

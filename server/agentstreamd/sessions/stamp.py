@@ -11,7 +11,7 @@ from agentstreamd.sessions.sizes import (
     MAX_EVENT_BYTES,
     RAW_INLINE_BYTES,
     Blobs,
-    encode_native,
+    fill_native,
     shrink,
 )
 
@@ -106,7 +106,7 @@ class Stamper:
             inline = len(message) <= min(room, RAW_INLINE_BYTES)
             if inline:
                 room -= len(message)
-            carrier.raw.append(encode_native(message, self.blobs, inline=inline))
+            fill_native(carrier.raw.add(), message, self.blobs, inline=inline)
         self._raw_key = raw
         self._raw_encoded = carrier.SerializeToString()
         return self._raw_encoded
