@@ -103,7 +103,7 @@ async def test_a_permission_asked_unseen_is_asked(
 async def test_a_silent_server_is_killed_and_its_turn_ends(
     make_bench: MakeBench, model: ChatCompletionsServer
 ) -> None:
-    limits = Limits(silence_seconds=1, dead_seconds=1, request_seconds=1, abort_seconds=1)
+    limits = Limits(silence_seconds=1, dead_seconds=1, request_seconds=3, abort_seconds=1)
     model.script(reply(text("Begun", hang())))
     async with make_bench(limits=limits) as bench:
         session = bench.session()
