@@ -5,6 +5,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from .checksums import verify_all
 from .config import EventLogConfig
 from .database import DATABASE
 from .errors import BackupExists, LogUnavailable, Reason, SchemaTooNew, unavailable
@@ -34,6 +35,9 @@ def back_up(source: Path, target: Path) -> Path:
         try:
             with contextlib.closing(_connect(source / DATABASE)) as connection:
                 connection.execute("VACUUM INTO ?", (str(partial),))
+            with contextlib.closing(_connect(partial)) as connection:
+                # A damaged copy must not take the place of one that was made before the damage.
+                verify_all(connection)
             _sync(partial)
             partial.replace(made)
             _sync(target)

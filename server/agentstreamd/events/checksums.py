@@ -4,13 +4,15 @@ A page of the file that was lost or overwritten would else come back as other ev
 held before it had checksums has none, and is looked at only as far as its lengths go.
 """
 
+import sqlite3
 import struct
 import zlib
 
 from .errors import LogUnavailable, Reason
 from .frames import Chunk
-from .schema import MAX_SEQUENCE, chunk_id, signed, unsigned
+from .schema import MAX_SEQUENCE, chunk_id, schema_version, signed, unsigned
 
+_VERSION = 2  # of the schema, since when there are columns for checksums
 _CHECKSUM = struct.Struct("<I")
 _HEAD = struct.Struct("<qq")
 _TAGS_WITH_RAW = bytes(range(0x40, 0x80))
@@ -29,6 +31,24 @@ def verified(value: bytes, stored: int | None, what: str) -> bytes:
     if not isinstance(value, bytes) or (stored is not None and checksum(value) != stored):
         raise _damaged(what)
     return value
+
+
+def verify_all(connection: sqlite3.Connection) -> None:
+    """Reads all that is stored; takes as long as reading the whole file.
+
+    Raises:
+        LogUnavailable: something differs from what was written.
+    """
+    for row in connection.execute(
+        "SELECT id, kinds, tags, lengths, frames, raw_lengths, raws FROM chunks"
+    ):
+        read_chunk(*row)
+    if schema_version(connection) < _VERSION:
+        return
+    for value, stored in connection.execute("SELECT value, checksum FROM state"):
+        verified(value, stored, "a value of a session")
+    for data, stored in connection.execute("SELECT data, checksum FROM blob_pieces"):
+        verified(data, stored, "a piece of a blob")
 
 
 def chunk_row(key: int, chunk: Chunk) -> tuple[object, ...]:

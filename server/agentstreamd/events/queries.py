@@ -92,16 +92,8 @@ def load_chunks(
         row = connection.execute("SELECT earliest FROM sessions WHERE key = ?", (key,)).fetchone()
         if row is None or row[0] > after + 1:
             return Loaded(row and row[0], (), after)
-        for id_, kinds, tags, lengths, frames, raw_lengths, raws in connection.execute(
-            sql, arguments
-        ):
-            try:
-                chunk = read_chunk(id_, kinds, tags, lengths, frames, raw_lengths, raws)
-            except LogUnavailable:
-                if not chunks:
-                    raise
-                end = chunks[-1].last
-                break  # what is whole comes first; who reads on is told
+        for columns in connection.execute(sql, arguments):
+            chunk = read_chunk(*columns)
             if mask is None and chunks and chunk.first != chunks[-1].last + 1:
                 break  # a gap is damage: the reader that comes to it is told
             chunks.append(chunk)
@@ -110,6 +102,10 @@ def load_chunks(
             if size >= want_bytes:
                 end = chunk.last
                 break
+    except (LogUnavailable, sqlite3.DatabaseError):
+        if not chunks:
+            raise
+        end = chunks[-1].last  # what is whole comes first: who reads on is told
     finally:
         if connection.in_transaction:
             connection.execute("COMMIT")

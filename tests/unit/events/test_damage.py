@@ -16,6 +16,7 @@ from agentstreamd.events import (
     Record,
     SqliteEventLog,
 )
+from agentstreamd.events.backup import back_up
 from tests.unit.events import helpers
 from tests.unit.events.helpers import decode, opened, read_all, records, rows
 
@@ -162,6 +163,23 @@ async def test_whichever_page_is_damaged_nothing_wrong_is_served(
 async def test_a_bit_that_changed_in_what_is_stored_is_noticed(whole: Path, tmp_path: Path) -> None:
     outcomes = [await served(tmp_path / "x") for _ in damaged(whole, one_bit, tmp_path / "x")]
     assert outcomes.count(False) > len(outcomes) // 2
+
+
+async def test_no_backup_is_made_of_what_is_damaged(whole: Path, tmp_path: Path) -> None:
+    back_up(whole, tmp_path / "good")
+    assert await served(tmp_path / "good")
+    refusals = 0
+    for number in damaged(whole, one_bit, tmp_path / "x"):
+        target = tmp_path / f"backup-{number}"
+        try:
+            back_up(tmp_path / "x", target)
+        except LogUnavailable as error:
+            require_advice(error)
+            assert list(target.glob("*")) == []
+            refusals += 1
+        else:
+            assert await served(target)
+    assert refusals > 10
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.6, 0.999])
