@@ -98,10 +98,10 @@ class EventStreams:
             raise limit_exceeded("max_streams", self.settings.max_streams)
         self._count += 1
         try:
-            reader, session = await self._open(request)
+            stream = _Stream(self, request, *await self._open(request), write)
             following = self._sessions.following if request.follow else contextlib.nullcontext
-            with reader, following(request.session_id):
-                await _Stream(self, request, reader, session, write).run()
+            with stream.reader, following(request.session_id):
+                await stream.run()
         finally:
             self._count -= 1
 
@@ -133,7 +133,21 @@ def _check_uid(request: service_pb2.StreamEventsRequest, session: session_pb2.Se
 
 
 class _Stream:
-    """One open stream."""
+    """One open stream. There are thousands that wait: they keep no more than they need for it."""
+
+    __slots__ = (
+        "_cursor",
+        "_due",
+        "_end",
+        "_kinds",
+        "_loop",
+        "_raw",
+        "_session",
+        "_streams",
+        "_told",
+        "_write",
+        "reader",
+    )
 
     def __init__(
         self,
@@ -144,8 +158,8 @@ class _Stream:
         write: Write,
     ) -> None:
         self._streams = streams
-        self._reader = reader
-        self._session = session
+        self.reader = reader
+        self._session: session_pb2.Session | None = session
         self._write = write
         self._kinds = frozenset(map(int, request.kinds)) or None
         self._raw = request.include_raw
@@ -159,8 +173,7 @@ class _Stream:
     async def run(self) -> None:
         # A read that fails says so before anything is sent.
         batch = await self._read()
-        await self._send(_opened(self._session))
-        await self._find_end_at_opening()
+        await self._open()
         while True:
             await self._deliver(batch)
             if self._end is not None and self._cursor >= self._end:
@@ -168,8 +181,8 @@ class _Stream:
             self._streams.check_draining()
             if self._loop.time() >= self._due:
                 await self._send_progress()
-            if self._cursor >= self._reader.latest:
-                await self._streams.wait_beyond(self._reader, self._cursor, self._due)
+            if self._cursor >= self.reader.latest:
+                await self._streams.wait_beyond(self.reader, self._cursor, self._due)
             batch = await self._read()
         if self._cursor > self._told:
             await self._send_progress()
@@ -179,7 +192,7 @@ class _Stream:
         if self._end is not None:
             # Not beyond the tail as it was at the call. The read itself checks the cursor.
             events = max(1, min(events, self._end - self._cursor))
-        return await self._reader.read(
+        return await self.reader.read(
             self._cursor,
             kinds=self._kinds,
             include_raw=self._raw,
@@ -196,29 +209,32 @@ class _Stream:
             await self._send(response)
             self._streams.delivered += batch.count
             self._told = batch.last_sequence
-        if self._cursor >= self._reader.latest and (
+        if self._cursor >= self.reader.latest and (
             self._kinds is not None or _SESSION_ENDED_TAG in response
         ):
             await self._find_end()
 
-    async def _find_end_at_opening(self) -> None:
+    async def _open(self) -> None:
+        session, self._session = self._session, None
+        assert session is not None
+        await self._send(_opened(session))
+        await self._find_end_at_opening(session.state == session_pb2.SESSION_STATE_ENDED)
+
+    async def _find_end_at_opening(self, is_over: bool) -> None:
         """Learn of an end that no batch will show: it lies behind the cursor."""
-        if self._cursor < self._reader.latest:
+        if self._cursor < self.reader.latest:
             return
         await self._find_end()
-        if (
-            self._cursor < self._reader.earliest
-            and self._session.state == session_pb2.SESSION_STATE_ENDED
-        ):
+        if self._cursor < self.reader.earliest and is_over:
             # Retention took the end too: only the snapshot knows. Else it is not to be trusted
             # with this: a session can be over before its end is in the log.
             self._end = self._cursor
 
     async def _find_end(self) -> None:
         """Learn whether the event at the cursor, the newest, ends the session."""
-        if self._cursor < max(self._reader.earliest, 1):
+        if self._cursor < max(self.reader.earliest, 1):
             return
-        last = await self._reader.read(self._cursor - 1, kinds=_ENDED_ONLY, max_events=1)
+        last = await self.reader.read(self._cursor - 1, kinds=_ENDED_ONLY, max_events=1)
         if last.count:
             self._end = self._cursor
 

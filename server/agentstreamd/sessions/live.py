@@ -52,6 +52,8 @@ class LiveSessions:
         self._env = environment
         self._make_driver = make_driver
         self._live: dict[str, Live] = {}
+        # Counted as it changes: each message asks for it, and there may be thousands of sessions.
+        self._running: set[str] = set()
         self._following: dict[str, int] = {}
         self._closed = False
         self._unloading: set[asyncio.Task[None]] = set()
@@ -59,7 +61,7 @@ class LiveSessions:
     @property
     def running(self) -> int:
         """How many sessions have a running turn."""
-        return sum(1 for live in self._live.values() if live.runtime.keeper.turn_id)
+        return len(self._running)
 
     def __len__(self) -> int:
         """How many sessions are in memory."""
@@ -93,6 +95,7 @@ class LiveSessions:
         runtime = SessionRuntime(parts, self._env, self._make_driver)
         live = Live(runtime, Interactions(runtime, self._env.log))
         runtime.on_idle = lambda: self.watch_idle(live)
+        runtime.recording.on_running = lambda running: self._note(live, running)
         self._live[runtime.session_id] = live
         self._tell_followers(runtime.session_id)
         return live
@@ -128,7 +131,17 @@ class LiveSessions:
             live.idle_timer.cancel()
         if self._live.get(live.runtime.session_id) is live:
             del self._live[live.runtime.session_id]
+            self._running.discard(live.runtime.session_id)
         await live.runtime.unload(refusal)
+
+    def _note(self, live: Live, running: bool) -> None:
+        session_id = live.runtime.session_id
+        if self._live.get(session_id) is not live:
+            return
+        if running:
+            self._running.add(session_id)
+        else:
+            self._running.discard(session_id)
 
     def get(self, session_id: str) -> Live | None:
         """The session, if it is in memory. The caller holds its lock."""

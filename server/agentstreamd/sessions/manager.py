@@ -160,16 +160,17 @@ class SessionManager:
             violations.append(("session_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}"))
         if violations:
             raise errors.invalid(*violations)
-        session_id = request.session_id or f"ses_{self._environment.new_id()}"
         config = session_pb2.SessionConfig()
         config.CopyFrom(request.config)
-        return await self._finish(self._create(session_id, config))
+        return await self._finish(self._create(request.session_id, config))
 
     async def _create(
-        self, session_id: str, config: session_pb2.SessionConfig
+        self, given_id: str, config: session_pb2.SessionConfig
     ) -> session_pb2.Session:
+        session_id = given_id or f"ses_{self._environment.new_id()}"
         async with self._live.locks.hold(session_id):
-            if not await self._was_made(session_id, config):
+            # No session can have an id that was made just now: that saves a look into the log.
+            if not (given_id and await self._was_made(given_id, config)):
                 await self._make(session_id, config)
             return await self._live.find(session_id)
 

@@ -20,6 +20,7 @@ class Recording:
         on_asked: Told of each request that comes.
         on_resolved: Told of the id of each request that is resolved.
         on_turn_ended: Told of each turn that ends.
+        on_running: Told whether a turn runs, each time that this changes.
         on_rest: Told when nothing is under way in the stream any more.
     """
 
@@ -32,10 +33,12 @@ class Recording:
         self.on_asked: Callable[[Pending], None] = lambda pending: None
         self.on_resolved: Callable[[str], None] = lambda request_id: None
         self.on_turn_ended: Callable[[EndedTurn], None] = lambda ended: None
+        self.on_running: Callable[[bool], None] = lambda running: None
         self.on_rest: Callable[[], None] = lambda: None
         self._record = parts.record
         self._now_ns = now_ns
         self._was_quiescent = True
+        self._was_running = False
 
     @property
     def session_id(self) -> str:
@@ -73,6 +76,10 @@ class Recording:
                 # A restart reads on from here: all before it is closed and summed up.
                 record.latest_sequence = self.keeper.stamper.sequence
             state[stored.SESSION] = record.SerializeToString()
+        running = bool(self.keeper.turn_id)
+        if running != self._was_running:
+            self._was_running = running
+            self.on_running(running)
         ticket = self.journal.write(output.records, puts=state, deletes=removed, blobs=output.blobs)
         for pending in output.asked:
             self.on_asked(pending)

@@ -401,6 +401,24 @@ async def test_only_so_many_sessions_may_run_a_turn(
         await lab.send("now", when_busy=STEER)
 
 
+async def test_a_turn_that_ends_or_is_deleted_with_its_session_makes_room_for_another(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    async with laboratory(tmp_path_factory.mktemp("room"), max_running_sessions=1) as lab:
+        for session_id in "stu":
+            await lab.create(session_id)
+        await lab.send()
+        assert lab.manager.running == 1
+        await lab.manager.delete("s")
+        assert lab.manager.running == 0
+        await lab.send(session_id="t")
+        assert lab.manager.running == 1
+        await lab.manager.interrupt(service_pb2.InterruptTurnRequest(session_id="t"))
+        assert lab.manager.running == 0
+        await lab.send(session_id="u")
+        assert lab.manager.running == 1
+
+
 async def test_of_two_messages_at_once_the_limit_lets_one_pass(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
