@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,9 +33,20 @@ class Daemon:
         stub: Its service.
     """
 
-    def __init__(self, directory: Path, *flags: str) -> None:
-        """Start it; returns when it serves."""
+    def __init__(
+        self,
+        directory: Path,
+        *flags: str,
+        module: str = "bench.daemon",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; returns when it serves.
+
+        `module` is what is run, `environment` all that it gets (ours where None).
+        """
         self.directory = directory
+        self._module = module
+        self._environment = environment
         self._flags = flags
         self._pipes = 0
         self.start()
@@ -43,10 +54,12 @@ class Daemon:
     def start(self) -> None:
         """Start it, again after `stop`."""
         directory = self.directory
-        command = [*on(DAEMON), sys.executable, "-m", "bench.daemon"]
+        command = [*on(DAEMON), sys.executable, "-m", self._module]
         command += ["--listen", f"unix:{directory}/socket"]
         command += ["--data-dir", str(directory / "data"), "--log-level", "warning", *self._flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=self._environment
+        )
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().split()[-1]
         self._channel = grpc.insecure_channel(
@@ -84,10 +97,24 @@ class Daemon:
                 os.sched_setaffinity(int(child), {LOAD})
                 os.setpriority(os.PRIO_PROCESS, int(child), 19)
 
-    def session(self, agent: str = "claude", *, one_shot: bool = False) -> str:
-        """A new session; a `one_shot` one ends with its first turn."""
+    def session(
+        self,
+        agent: str = "claude",
+        *,
+        one_shot: bool = False,
+        env: Mapping[str, str] | None = None,
+        model: str = "",
+    ) -> str:
+        """A new session; a `one_shot` one ends with its first turn.
+
+        `env` and `model` are its agent's.
+        """
         config = session_pb2.SessionConfig(
-            agent=agent, working_directory=str(self.directory), one_shot=one_shot
+            agent=agent,
+            working_directory=str(self.directory),
+            one_shot=one_shot,
+            env=env,
+            model=model,
         )
         made = self.stub.CreateSession(service_pb2.CreateSessionRequest(config=config))
         return made.session.session_id
@@ -96,6 +123,12 @@ class Daemon:
         """Start a turn."""
         part = service_pb2.InputPart(text=text)
         self.stub.SendMessage(service_pb2.SendMessageRequest(session_id=session_id, parts=[part]))
+
+    def turn(self, session_id: str, text: str) -> None:
+        """A whole turn; returns at its end. Raises Void."""
+        load = Load(self.address, [session_id], "-follow", "-turn")
+        self.send(session_id, text)
+        load.figures()
 
     def pipe(self, session_id: str) -> IO[bytes]:
         """Start a turn whose native lines are what is written to this pipe."""

@@ -1,6 +1,6 @@
 // Load reads event streams of a daemon as fast as they come, and holds each to its sequence.
 //
-// With -sse it reads server-sent events, of peers, and only counts.
+// With -sse it reads server-sent events, of peers, and counts or, with -stamps, times them.
 //
 // It decodes no events: of each it reads the sequence and, with -stamps, the time that the agent
 // wrote at the start of a delta's text. It prints "ready" once all streams are open and one line of
@@ -47,6 +47,8 @@ type options struct {
 	stamps      bool
 	turn        bool
 	events      string
+	count       string
+	each        bool
 	after       int64
 }
 
@@ -58,6 +60,7 @@ type result struct {
 	firstNs   int64
 	lastNs    int64
 	delaysNs  []int64
+	stampsNs  []int64
 	err       error
 	turnEnded bool
 	messages  int64
@@ -78,6 +81,8 @@ type figures struct {
 	P99Ms    float64 `json:"p99_ms"`
 	P999Ms   float64 `json:"p999_ms"`
 	MaxMs    float64 `json:"max_ms"`
+	// With -each: of each delta the time it was written at and its delay.
+	Each [][2]int64 `json:"each,omitempty"`
 }
 
 func main() {
@@ -89,6 +94,8 @@ func main() {
 	flag.BoolVar(&o.stamps, "stamps", false, "deltas begin with the monotonic time they were written at")
 	flag.Int64Var(&o.after, "after", 0, "begin after this sequence")
 	flag.StringVar(&o.events, "sse", "", "read server-sent events at these URLs, each until one holds this")
+	flag.StringVar(&o.count, "count", `"session/update"`, "with -sse, what is in the events that are counted")
+	flag.BoolVar(&o.each, "each", false, "with -stamps, print the delay of each delta")
 	flag.BoolVar(&o.turn, "turn", false, "end a stream with the end of a turn")
 	flag.Parse()
 	if err := run(o, flag.Args()); err != nil {
@@ -126,7 +133,7 @@ func run(o options, sessions []string) error {
 			var once sync.Once
 			opened := func() { once.Do(ready.Done) }
 			if o.events != "" {
-				r.err = r.readEvents(r.sessionID, []byte(o.events), opened)
+				r.err = r.readEvents(r.sessionID, o, opened)
 			} else {
 				r.err = r.read(connections[i%len(connections)], o, opened)
 			}
@@ -141,6 +148,13 @@ func run(o options, sessions []string) error {
 		return err
 	}
 	made.BegunNs = begun
+	if o.each {
+		for i := range results {
+			for j, written := range results[i].stampsNs {
+				made.Each = append(made.Each, [2]int64{written, results[i].delaysNs[j]})
+			}
+		}
+	}
 	return json.NewEncoder(os.Stdout).Encode(made)
 }
 
@@ -255,18 +269,24 @@ func (r *result) delta(delta []byte) error {
 		if number != fieldText {
 			return nil
 		}
-		var written int64
-		for _, c := range text {
-			if c < '0' || c > '9' {
-				break
-			}
-			written = written*10 + int64(c-'0')
-		}
-		if written > 0 {
-			r.delaysNs = append(r.delaysNs, r.lastNs-written)
-		}
+		r.stamp(text)
 		return nil
 	})
+}
+
+// stamp notes the delay of a delta whose text begins with the time it was written at.
+func (r *result) stamp(text []byte) {
+	var written int64
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			break
+		}
+		written = written*10 + int64(c-'0')
+	}
+	if written > 0 {
+		r.stampsNs = append(r.stampsNs, written)
+		r.delaysNs = append(r.delaysNs, r.lastNs-written)
+	}
 }
 
 var errEnough = errors.New("enough")

@@ -14,12 +14,13 @@ import (
 // loses events may lose its last one.
 const silence = 3 * time.Second
 
-// update is in what is counted: all but answers to requests.
-var update = []byte(`"session/update"`)
+// said is before the text of a delta, of an OpenCode server.
+var said = []byte(`"delta":"`)
 
-// readEvents reads the server-sent events at a URL until one holds the mark; what never comes is
-// the caller's to count.
-func (r *result) readEvents(url string, mark []byte, opened func()) error {
+// readEvents reads the server-sent events at a URL until one holds the mark, and counts those that
+// hold `-count`; what never comes is the caller's to count.
+func (r *result) readEvents(url string, o options, opened func()) error {
+	mark, update := []byte(o.events), []byte(o.count)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -52,13 +53,16 @@ func (r *result) readEvents(url string, mark []byte, opened func()) error {
 			continue
 		}
 		r.lastNs = now()
-		patience.Reset(silence)
 		r.bytes += int64(len(line))
 		switch {
 		case bytes.Contains(line, mark):
 			return nil
 		case bytes.Contains(line, update):
+			patience.Reset(silence)
 			r.events++
+			if _, text, ok := bytes.Cut(line, said); ok && o.stamps {
+				r.stamp(text)
+			}
 		}
 	}
 }

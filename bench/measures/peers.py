@@ -1,13 +1,18 @@
 """Peers: what others do with the same output, in the same round."""
 
-from collections.abc import Iterator
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
 from bench.figures import Figure, Measure, Scale, Void
 from bench.load_client import Load
-from bench.peers import sandbox_agent
+from bench.peers import claude_sdk, installed, opencode, sandbox_agent
 from bench.running import World
 
 _LINES = 20_000
+_OPENCODE_DELTAS = 300
+_CLAUDE_DELTAS = 1_000
 _AIMS = {1: 1.0, 10: 5.0}
 
 
@@ -35,6 +40,72 @@ def against_sandbox_agent(world: World, scale: Scale) -> Iterator[Figure]:
             yield Figure(f"ours to sandbox-agent, {to}", own / rate, "x", "higher", aim)
 
 
+def against_opencode(world: World, scale: Scale) -> Iterator[Figure]:
+    """One session of OpenCode: its own event stream, and ours, which is made of that."""
+    read = opencode.beside(world.directory, scale.of(_OPENCODE_DELTAS, 50))
+    yield from _delays("OpenCode's own", read.theirs)
+    yield from _delays("ours", read.ours, "lower")
+    yield from _delays("what we add", read.added, "lower")
+    yield Figure("our daemon, for a delta", read.cpu_us, "us", "lower")
+
+
+def against_claude_sdk(world: World, scale: Scale) -> Iterator[Figure]:
+    """The same turn of the same CLI, by one process and by a daemon with its client."""
+    deltas = scale.of(_CLAUDE_DELTAS, 100)
+    theirs = claude_sdk.by_sdk(world.directory, deltas)
+    ours = claude_sdk.by_us(world.directory, deltas)
+    yield from _delays("SDK", theirs.delays)
+    yield from _delays("ours", ours.delays, "lower")
+    yield Figure(
+        "ours to SDK: p50",
+        statistics.median(ours.delays) / statistics.median(theirs.delays),
+        "x",
+        "lower",
+    )
+    yield Figure("SDK, for a delta", theirs.cpu_us, "us")
+    yield Figure("our daemon, for a delta", ours.cpu_us, "us", "lower")
+    yield Figure("ours to SDK: processor", ours.cpu_us / theirs.cpu_us, "x", "lower")
+
+
+def _delays(
+    whose: str, delays: list[float], better: Literal["lower"] | None = None
+) -> Iterator[Figure]:
+    ordered = sorted(delays)
+    for name, part in (("p50", 0.5), ("p99", 0.99)):
+        yield Figure(f"{whose}: {name}", ordered[int(len(ordered) * part)], "ms", better)
+
+
+_Run = Callable[[World, Scale], Iterable[Figure]]
+
+
+def _where_installed(run: _Run) -> _Run:
+    """A peer that can't be had is told, and the others are measured."""
+
+    def told(world: World, scale: Scale) -> Iterator[Figure]:
+        try:
+            yield from run(world, scale)
+        except installed.NotInstalled as error:
+            print(f"left out, for it could not be installed: {error}", file=sys.stderr)
+
+    return told
+
+
 MEASURES = (
-    Measure("sandbox-agent", "the same lines through sandbox-agent 0.4.2", against_sandbox_agent),
+    Measure(
+        "sandbox-agent",
+        "the same lines through sandbox-agent 0.4.2",
+        _where_installed(against_sandbox_agent),
+    ),
+    Measure(
+        "opencode",
+        "OpenCode's own event stream, and ours of the same session",
+        _where_installed(against_opencode),
+        False,
+    ),
+    Measure(
+        "claude-sdk",
+        "claude-agent-sdk reading the CLI that we read",
+        _where_installed(against_claude_sdk),
+        False,
+    ),
 )

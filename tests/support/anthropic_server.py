@@ -138,8 +138,8 @@ class AnthropicServer(ModelServer[AnthropicRequest, AnthropicReply]):
                 continue
             if self._pace and item.name == "content_block_delta":
                 await asyncio.sleep(self._pace)
-            data = json.dumps(item.data, ensure_ascii=False)
-            await response.write(f"event: {item.name}\ndata: {data}\n\n".encode())
+            data = self.encode(item.data)
+            await response.write(b"event: %s\ndata: %s\n\n" % (item.name.encode(), data))
         await response.write_eof()
 
     async def _answer_whole(

@@ -258,7 +258,7 @@ class ChatCompletionsServer(ModelServer[ChatRequest, ChatReply]):
 
         async def say(choices: list[Json], **more: Any) -> None:
             chunk = {**head, "created": 1, "choices": choices, **more}
-            await response.write(f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode())
+            await response.write(b"data: %s\n\n" % self.encode(chunk))
 
         await say([{"index": 0, "delta": {"role": "assistant", "content": ""}}])
         for step in scripted.steps:

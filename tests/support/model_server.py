@@ -6,6 +6,7 @@ holds a stream exactly where the test wants it.
 """
 
 import asyncio
+import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -146,6 +147,10 @@ class ModelServer(ABC, Generic[RequestT, ReplyT]):
     def forget_script(self) -> None:
         """Drop the replies that are left: for tests whose agent is stopped before it uses them."""
         self._script.clear()
+
+    def encode(self, data: Json) -> bytes:
+        """What goes out for one event of an answer's stream; here the bench puts times in."""
+        return json.dumps(data, ensure_ascii=False).encode()
 
     async def request(self, number: int) -> RequestT:
         """Wait for the request with that number (from 0)."""
