@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PY_DIRS := $(wildcard server clients/python tests tools bench)
 # The agents that the tests drive: names of tools/agents/pins.toml.
-AGENTS ?= claude claude-newest codex opencode amp amp-newest sandbox-agent
+AGENTS ?= claude claude-newest codex opencode amp amp-newest
 # Programs that tests run, and the apt packages they are in: COMMAND=PACKAGE.
 SYSTEM_PACKAGES := rg=ripgrep chromium=chromium
 GO_PLUGINS := .cache/bin/.go-plugins
@@ -26,7 +26,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock audit generate drift lint ruff mypy buf go ts format system agents grpcurl mesh clients web test test-unit faults demo bench clean
+.PHONY: help setup lock audit generate drift lint ruff mypy buf go ts format system agents grpcurl mesh clients web test test-unit faults demo bench peers clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -141,7 +141,7 @@ clients: $(NODE_MODULES) ## build the clients in Go and TypeScript, and their co
 web: clients ## build the page for browsers into clients/web/dist
 	@npm run --silent --workspace clients/web build
 
-test: $(STAMP) $(BENCH_LOAD) system agents grpcurl mesh clients web ## run all tests (ARGS=... goes to pytest)
+test: $(STAMP) $(BENCH_LOAD) system agents peers grpcurl mesh clients web ## run all tests (ARGS=... goes to pytest)
 	@$(PYTEST) $(ARGS)
 
 test-unit: $(STAMP) ## run the unit tests alone (ARGS=... goes to pytest)
@@ -153,8 +153,11 @@ faults: $(STAMP) agents ## run the long form of tests/faults (AGENTSTREAM_FAULTS
 demo: $(STAMP) ## show a session live; AGENT=claude|mock|..., LIVE=1 for your own installed agent
 	@$(BIN)/python -m tools.demo $(ARGS)
 
-bench: $(STAMP) $(BENCH_LOAD) ## measure throughput, latency and memory (ARGS=--short, --long, --only NAME)
+bench: $(STAMP) $(BENCH_LOAD) peers ## measure throughput, latency and memory (ARGS=--short, --long, --only NAME)
 	@$(BIN)/python -m bench $(ARGS)
+
+peers: $(STAMP) ## install what the bench measures beside
+	@$(BIN)/python -m bench.peers
 
 $(BENCH_LOAD): $(wildcard bench/load/*)
 	@echo "bench: the load client, from bench/load"

@@ -41,12 +41,12 @@ class Read:
 
 def by_sdk(directory: Path, deltas: int) -> Read:
     """A turn of so many deltas, read by the SDK. Raises Void, NotInstalled."""
-    python, cli = _python(), installed.program("claude")
+    interpreter, cli = python(), installed.program("claude")
     with (
         TemporaryDirectory(dir=directory) as scratch,
         model.running("anthropic", deltas, _RATE) as url,
     ):
-        command = [*on(DAEMON), str(python), str(_READER), str(_pinned(cli, Path(scratch)))]
+        command = [*on(DAEMON), str(interpreter), str(_READER), str(_pinned(cli, Path(scratch)))]
         done = subprocess.run(
             [*command, _WARM_UP, model.GO],
             cwd=scratch,
@@ -109,19 +109,19 @@ def _pinned(cli: Path, directory: Path) -> Path:
 
 
 @cache
-def _python() -> Path:
+def python() -> Path:
     """The Python that has the SDK; made if need be. Raises NotInstalled."""
     wanted = hashlib.sha256(_REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
     place = _CACHE / f"claude-sdk-{wanted}"
-    python = place / "bin" / "python"
+    interpreter = place / "bin" / "python"
     if (place / "complete").exists():
-        return python
+        return interpreter
     shutil.rmtree(place, ignore_errors=True)
     venv.create(place, with_pip=True)
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-binary", "claude-agent-sdk", "--requirement", str(_REQUIREMENTS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise installed.NotInstalled(f"claude-agent-sdk: {done.stderr.strip()}")
     (place / "complete").touch()
-    return python
+    return interpreter

@@ -181,6 +181,7 @@ class _Stream:
             self._streams.check_draining()
             if self._loop.time() >= self._due:
                 await self._send_progress()
+            del batch  # up to a MiB, else held for as long as nothing happens
             if self._cursor >= self.reader.latest:
                 await self._streams.wait_beyond(self.reader, self._cursor, self._due)
             batch = await self._read()
