@@ -57,9 +57,10 @@ class Daemon:
         command = [*on(DAEMON), sys.executable, "-m", self._module]
         command += ["--listen", f"unix:{directory}/socket"]
         command += ["--data-dir", str(directory / "data"), "--log-level", "warning", *self._flags]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=self._environment
-        )
+        # As where it is installed: its modules are not compiled at each start.
+        environment = dict(os.environ if self._environment is None else self._environment)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().split()[-1]
         self._channel = grpc.insecure_channel(
@@ -205,9 +206,12 @@ class World:
             finally:
                 daemon.stop()
 
-    def large(self, events: int) -> str:
-        """An idle session of about so many events, on the daemon with normal durability."""
-        if events not in self._large:
+    def large(self, events: int, *, anew: bool = False) -> str:
+        """An idle session of about so many events, on the daemon with normal durability.
+
+        It is made once, unless wanted `anew`.
+        """
+        if anew or events not in self._large:
             daemon = self.daemon()
             session_id = daemon.session()
             load = Load(daemon.address, [session_id], "-follow", "-turn")

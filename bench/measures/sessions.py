@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 
-from agentstream.v1 import service_pb2, session_pb2
+from agentstream.v1 import service_pb2
 from bench import native
 from bench.agents import PROCESS
 from bench.figures import Figure, Measure, Scale
@@ -18,14 +18,16 @@ _SUBSCRIBERS = 1_000
 _ACTIVE = 1_000
 _PROCESSES = 1_000
 _CALLERS = 16
-_ACTIVE_SECONDS = 4
-_ACTIVE_RATE = 5
+_PAGE = 100
+_ACTIVE_SECONDS = 6
+_ACTIVE_RATE = 2
+_RAMP_SECONDS = 3
 _PACED_RATE = 100
 _KIB = 1024
 
 
-def idle(world: World, scale: Scale) -> Iterator[Figure]:
-    """Sessions that wait, streams that wait for them, and a start with all of them."""
+def run(world: World, scale: Scale) -> Iterator[Figure]:
+    """Sessions that wait, streams that wait, sessions at work beside them; a start with all."""
     with world.fresh() as daemon:
         memory, descriptors = daemon.memory_bytes(), daemon.descriptors()
         count = scale.of(_IDLE, 100)
@@ -48,12 +50,34 @@ def idle(world: World, scale: Scale) -> Iterator[Figure]:
         each = (daemon.descriptors() - descriptors) / len(followed)
         yield Figure("descriptors of a subscriber, 50 on a connection", each, "", "lower")
         load.stop()
+        yield from _work(daemon, scale)
 
         daemon.stop()
         begun = time.monotonic()
         daemon.start()
         what = f"start to serving, {_IDLE:,} sessions in the log"
         yield Figure(what, time.monotonic() - begun, "s", "lower", 0.5)
+        yield from _list(daemon, count)
+
+
+def _list(daemon: Daemon, count: int) -> Iterator[Figure]:
+    first, token = _page_ms(daemon, ""), ""
+    for _ in range(count // _PAGE - 1):
+        request = service_pb2.ListSessionsRequest(page_size=_PAGE, page_token=token)
+        token = daemon.stub.ListSessions(request).next_page_token
+    yield Figure(f"ListSessions, {_PAGE} of {_IDLE:,}", first, "ms", "lower")
+    share = _page_ms(daemon, token) / first
+    yield Figure("ListSessions: last page to first", share, "x", "lower", 1.5)
+
+
+def _page_ms(daemon: Daemon, token: str) -> float:
+    request = service_pb2.ListSessionsRequest(page_size=_PAGE, page_token=token)
+    taken = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        daemon.stub.ListSessions(request)
+        taken.append(time.perf_counter() - begun)
+    return median(taken) * 1000
 
 
 def _create(daemon: Daemon) -> tuple[str, float]:
@@ -62,31 +86,35 @@ def _create(daemon: Daemon) -> tuple[str, float]:
     return session_id, time.monotonic() - begun
 
 
-def active(world: World, scale: Scale) -> Iterator[Figure]:
+def _work(daemon: Daemon, scale: Scale) -> Iterator[Figure]:
     """Mock agents at work in many sessions, all of which are followed."""
-    with world.fresh() as daemon:
-        count, seconds = scale.of(_ACTIVE, 10), _ACTIVE_SECONDS * min(1.0, scale.factor * 10)
-        before = daemon.memory_bytes()
-        config = session_pb2.SessionConfig(
-            agent="mock", working_directory=str(daemon.directory), one_shot=True
-        )
-        request = service_pb2.CreateSessionRequest(config=config)
-        ids = [daemon.stub.CreateSession(request).session.session_id for _ in range(count)]
-        load = Load(daemon.address, ids, "-follow", "-connections", "20")
-        cpu, begun = daemon.cpu_seconds(), time.monotonic()
-        script = (
-            f"repeat {int(seconds * _ACTIVE_RATE)}\ndelta more\ndelay {1000 // _ACTIVE_RATE}ms\nend"
-        )
-        with ThreadPoolExecutor(_CALLERS) as callers:
-            list(callers.map(lambda session_id: daemon.send(session_id, script), ids))
-        each = (daemon.memory_bytes() - before) / count / _KIB
-        figures = load.figures()
-        taken = time.monotonic() - begun
-        what = f"{_ACTIVE:,} active mock sessions, {_ACTIVE_RATE} deltas/s each"
-        yield Figure(f"{what}: memory of one and its subscriber", each, "KiB", "lower")
-        yield Figure(f"{what}: events", figures["events"] / taken, "events/s")
-        share = (daemon.cpu_seconds() - cpu) / taken * 100
-        yield Figure(f"{what}: CPU", share, "% of a core", "lower")
+    count = scale.of(_ACTIVE, 10)
+    deltas = max(2, int(_ACTIVE_RATE * _ACTIVE_SECONDS * min(1.0, scale.factor * 20)))
+    seconds = deltas / _ACTIVE_RATE
+    memory = daemon.memory_bytes()
+    ids = [daemon.session("mock", one_shot=True) for _ in range(count)]
+    load = Load(daemon.address, ids, "-follow", "-connections", "20")
+    ready = time.monotonic() + _RAMP_SECONDS * count / _ACTIVE
+
+    def send(number: int) -> None:
+        # All are at work at the same time, but not in step.
+        wait = max(0.0, ready - time.monotonic()) + number / count / _ACTIVE_RATE
+        script = f"delay {wait * 1000:.0f}ms\nrepeat {deltas}\ndelta more\n"
+        daemon.send(ids[number], f"{script}delay {1000 // _ACTIVE_RATE}ms\nend")
+
+    with ThreadPoolExecutor(_CALLERS) as callers:
+        list(callers.map(send, range(count)))
+    begun = max(ready, time.monotonic())
+    time.sleep(begun + 1 / _ACTIVE_RATE - time.monotonic())
+    cpu, since = daemon.cpu_seconds(), time.monotonic()
+    time.sleep(seconds * 0.7)
+    share = (daemon.cpu_seconds() - cpu) / (time.monotonic() - since) * 100
+    each = (daemon.memory_bytes() - memory) / count / _KIB
+    late = load.figures()["ended_ns"] / 1e9 - begun - 1 / _ACTIVE_RATE - seconds
+    what = f"{_ACTIVE:,} active mock sessions, {_ACTIVE_RATE} deltas/s each"
+    yield Figure(f"{what}: memory of one and its subscriber", each, "KiB", "lower")
+    yield Figure(f"{what}: CPU", share, "% of a core", "lower")
+    yield Figure(f"{what}: late at the end of {_ACTIVE_SECONDS} s", late, "s", "lower")
 
 
 def starts(world: World, scale: Scale) -> Iterator[Figure]:
@@ -136,7 +164,6 @@ def _paced(daemon: Daemon, meanwhile: Callable[[], None]) -> dict[str, float]:
 
 
 MEASURES = (
-    Measure("idle sessions", "10,000 sessions that wait, 1,000 streams, a start", idle, False),
-    Measure("active sessions", "1,000 mock agents at work", active, False),
+    Measure("sessions", "10,000 that wait, 1,000 streams, 1,000 at work, a start", run, False),
     Measure("agents' starts", "1,000 processes started while a stream runs", starts, False),
 )

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from .admission import Admission, Metadata, Release
+from .admission import Admission, Release
 from .errors import CallError, expected, internal
 from .methods import SERVICE_NAME, ClientGone, Handler, unknown
 from .ports import CallWatch, WatchCall
@@ -56,10 +56,7 @@ def _wrapped(handler: Any, path: str, admission: Admission, watch: WatchCall | N
     generates = inspect.isasyncgenfunction(behavior)
 
     async def call(request: Any, context: Any) -> Any:
-        def admit(metadata: Metadata) -> Release:
-            return admission.admit(path, request, metadata, context, streaming=streaming)
-
-        async with _Call(path, admit, watch, context) as shown:
+        async with _Call(path, request, streaming, admission, watch, context) as shown:
             if not generates:
                 return await behavior(request, shown)
             # Never handed to gRPC as a generator: that would be closed by the garbage collector,
@@ -73,17 +70,36 @@ def _wrapped(handler: Any, path: str, admission: Admission, watch: WatchCall | N
 
 
 class _Call:
-    """One call, from its begin to its status."""
+    """One call, from its begin to its status. Thousands of streams may wait: it is small."""
+
+    __slots__ = (
+        "_admission",
+        "_code",
+        "_context",
+        "_path",
+        "_reason",
+        "_release",
+        "_request",
+        "_request_id",
+        "_started",
+        "_streaming",
+        "_watch",
+        "_watch_call",
+    )
 
     def __init__(
         self,
         path: str,
-        admit: Callable[[Metadata], Release],
+        request: Any,
+        streaming: bool,
+        admission: Admission,
         watch: WatchCall | None,
         context: Any,
     ) -> None:
         self._path = path
-        self._admit = admit
+        self._request = request
+        self._streaming = streaming
+        self._admission = admission
         self._release: Release = lambda: None
         self._watch_call = watch
         self._watch: CallWatch | None = None
@@ -100,7 +116,9 @@ class _Call:
         if self._watch_call is not None:
             self._watch = self._watch_call(self._path, metadata, self._request_id)
         try:
-            self._release = self._admit(metadata)
+            self._release = self._admission.admit(
+                self._path, self._request, metadata, self._context, streaming=self._streaming
+            )
         except CallError as error:
             try:
                 await self._fail(error)

@@ -100,7 +100,9 @@ class EventStreams:
         try:
             stream = _Stream(self, request, *await self._open(request), write)
             following = self._sessions.following if request.follow else contextlib.nullcontext
-            with stream.reader, following(request.session_id):
+            counted = following(request.session_id)
+            del request  # not kept for as long as the stream waits
+            with stream.reader, counted:
                 await stream.run()
         finally:
             self._count -= 1
