@@ -23,24 +23,28 @@ _READER = Path(__file__).with_name("sdk_reader.py")
 _CACHE = Path(__file__).resolve().parents[2] / ".cache"
 _RATE = 200.0
 _WARM_UP = "Are you there?"
+_PROMPTS = (model.GO, model.BURST)
 _PATIENCE_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What reading the deltas of a turn took.
+    """What reading the deltas of two turns took, one at a steady pace and one as fast as it goes.
 
     Attributes:
-        delays: Of each delta, from the model's writing it to the reader's having it, in ms.
+        delays: Of each delta at the steady pace, from the model's writing it to the reader's having
+            it, in ms.
         cpu_us: Processor time for each delta, of the SDK's process or of our daemon, in us.
+        burst_cpu_us: The same where they come as fast as the CLI writes.
     """
 
     delays: list[float]
     cpu_us: float
+    burst_cpu_us: float
 
 
 def by_sdk(directory: Path, deltas: int) -> Read:
-    """A turn of so many deltas, read by the SDK. Raises Void, NotInstalled."""
+    """Turns of so many deltas, read by the SDK. Raises Void, NotInstalled."""
     interpreter, cli = python(), installed.program("claude")
     with (
         TemporaryDirectory(dir=directory) as scratch,
@@ -48,7 +52,7 @@ def by_sdk(directory: Path, deltas: int) -> Read:
     ):
         command = [*on(DAEMON), str(interpreter), str(_READER), str(_pinned(cli, Path(scratch)))]
         done = subprocess.run(
-            [*command, _WARM_UP, model.GO],
+            [*command, _WARM_UP, *_PROMPTS],
             cwd=scratch,
             env=claude_environment(Path(scratch) / "home", url),
             capture_output=True,
@@ -58,8 +62,8 @@ def by_sdk(directory: Path, deltas: int) -> Read:
         )
     if done.returncode:
         raise Void(f"the SDK's reader failed: {done.stderr[-2000:]}")
-    said = json.loads(done.stdout)
-    return _read([delay / 1e6 for delay in said["delays"]], said["cpu_seconds"], deltas)
+    turns = [json.loads(line) for line in done.stdout.splitlines()]
+    return _read([(turn["delays"], turn["cpu_seconds"]) for turn in turns], deltas)
 
 
 def by_us(directory: Path, deltas: int) -> Read:
@@ -84,20 +88,28 @@ def by_us(directory: Path, deltas: int) -> Read:
             }
             session_id = daemon.session(env=env)
             daemon.turn(session_id, _WARM_UP)
-            before, cpu = daemon.latest(session_id), daemon.cpu_seconds()
-            flags = ("-follow", "-turn", "-stamps", "-each", "-after", str(before))
-            load = Load(daemon.address, [session_id], *flags)
-            daemon.send(session_id, model.GO)
-            delays = [delay / 1e6 for _, delay in load.figures()["each"]]
-            return _read(delays, daemon.cpu_seconds() - cpu, deltas)
+            return _read([_turn(daemon, session_id, prompt) for prompt in _PROMPTS], deltas)
         finally:
             daemon.stop()
 
 
-def _read(delays: list[float], cpu_seconds: float, deltas: int) -> Read:
-    if len(delays) != deltas:
-        raise Void(f"of {deltas} deltas {len(delays)} came")
-    return Read(delays, cpu_seconds * 1e6 / deltas)
+def _turn(daemon: Daemon, session_id: str, prompt: str) -> tuple[list[int], float]:
+    before, cpu = daemon.latest(session_id), daemon.cpu_seconds()
+    flags = ("-follow", "-turn", "-stamps", "-each", "-after", str(before))
+    load = Load(daemon.address, [session_id], *flags)
+    daemon.send(session_id, prompt)
+    delays = [delay for _, delay in load.figures()["each"]]
+    return delays, daemon.cpu_seconds() - cpu
+
+
+def _read(turns: list[tuple[list[int], float]], deltas: int) -> Read:
+    counts = [len(delays) for delays, _ in turns]
+    if counts != [deltas, deltas * model.BURSTS]:
+        raise Void(f"of {deltas} deltas, and {model.BURSTS} times as many, {counts} came")
+    steady, burst = (
+        seconds * 1e6 / count for (_, seconds), count in zip(turns, counts, strict=True)
+    )
+    return Read([delay / 1e6 for delay in turns[0][0]], steady, burst)
 
 
 def _pinned(cli: Path, directory: Path) -> Path:

@@ -1,8 +1,9 @@
 """A scripted model that says when: `python -m bench.peers.model DIALECT COUNT RATE`.
 
 DIALECT is `anthropic` or `openai`. To a prompt that has GO in it it answers with COUNT deltas, RATE
-a second; each is the monotonic time, in nanoseconds, at which it was written. To all else it
-answers with one word. It prints its URL and runs until standard input ends.
+a second; each is the monotonic time, in nanoseconds, at which it was written. To one with BURST it
+gives BURSTS times as many as fast as it can, to all else one word. It prints its URL and runs until
+standard input ends.
 """
 
 import asyncio
@@ -14,12 +15,17 @@ from collections.abc import Iterator
 
 from bench.cores import LOAD, on
 from tests.support import anthropic_server, chat_completions_server
-from tests.support.anthropic_server import AnthropicServer
+from tests.support.anthropic_server import AnthropicReply, AnthropicRequest, AnthropicServer
 from tests.support.chat_completions_server import ChatCompletionsServer
 from tests.support.model_server import Json
 
 GO = "go-on"
-"""In the prompt that is answered at length."""
+"""In the prompt that is answered at length, at a steady pace."""
+
+BURST = "burst-out"
+"""In the prompt that is answered at length, as fast as it goes."""
+BURSTS = 5
+"""How much longer."""
 
 _STAMP = b"%TIME%"
 
@@ -29,8 +35,16 @@ def _stamped(data: bytes) -> bytes:
 
 
 class _Anthropic(AnthropicServer):
+    def __init__(self, *, pace: float) -> None:
+        super().__init__(pace=pace)
+        self._steady = pace
+
     def encode(self, data: Json) -> bytes:
         return _stamped(super().encode(data))
+
+    async def note(self, request: AnthropicRequest) -> AnthropicReply | None:
+        self._pace = 0.0 if BURST in request.prompt else self._steady
+        return await super().note(request)
 
 
 class _OpenAi(ChatCompletionsServer):
@@ -47,6 +61,11 @@ async def main(dialect: str, count: int, rate: float) -> None:
         server.script(
             anthropic_server.reply(
                 anthropic_server.text(*texts), when=anthropic_server.says(GO), repeat=True
+            ),
+            anthropic_server.reply(
+                anthropic_server.text(*texts * BURSTS),
+                when=anthropic_server.says(BURST),
+                repeat=True,
             ),
             anthropic_server.reply(anthropic_server.text("Yes."), repeat=True),
         )
