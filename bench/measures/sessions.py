@@ -119,7 +119,7 @@ def _work(daemon: Daemon, scale: Scale) -> Iterator[Figure]:
 
 def starts(world: World, scale: Scale) -> Iterator[Figure]:
     """Processes that are started and end, beside a stream at a steady pace."""
-    with world.fresh() as daemon:
+    with world.fresh(f"--max-streams-per-client={2 * _PROCESSES}") as daemon:
         file = daemon.directory / "turn"
         lines = native.opening() + native.delta("done") + native.closing("done")
         file.write_bytes(native.begin() + lines + native.end())
