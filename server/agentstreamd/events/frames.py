@@ -209,7 +209,17 @@ class Filter:
 class Selection:
     """Gathers a batch from chunks, within limits of events and bytes."""
 
-    __slots__ = ("_bytes", "_filter", "_max_bytes", "_max_events", "_raw", "count", "full", "parts")
+    __slots__ = (
+        "_bytes",
+        "_filter",
+        "_max_bytes",
+        "_max_events",
+        "_raw",
+        "count",
+        "full",
+        "last_kind",
+        "parts",
+    )
 
     def __init__(
         self, kinds: Filter | None, include_raw: bool, max_events: int, max_bytes: int
@@ -222,6 +232,7 @@ class Selection:
         self._bytes = 0
         self.parts: list[bytes] = []
         self.count = 0
+        self.last_kind: int | None = None
         self.full = False
 
     def take(self, chunk: Chunk, after: int) -> int:
@@ -260,6 +271,8 @@ class Selection:
         stop = (
             self._take_with_raw(chunk, start, stop) if self._raw else self._take(chunk, start, stop)
         )
+        if stop > start:
+            self.last_kind = chunk.tags[stop - 1] & _KIND_BITS
         self.count += stop - start
         self.full = self.full or self.count >= self._max_events
         return stop

@@ -42,6 +42,7 @@ class Batch:
             encoding of a message whose field 1 is the repeated event.
         count: how many events `parts` hold; 0 where all were filtered or none was there.
         last_sequence: the cursor for the next read; beyond filtered events too.
+        last_kind: the kind of the last event; None where there is none.
         response: room for what a reader makes of the batch: others at the same place get the same
             batch, and need not make it again.
     """
@@ -49,6 +50,7 @@ class Batch:
     parts: Sequence[bytes]
     count: int
     last_sequence: int
+    last_kind: int | None = None
     response: bytes | None = None
 
     @property

@@ -78,8 +78,8 @@ class LogReader(Reader):
         cursor = self._take_from_memory(selection, after_sequence, include_raw)
         if cursor == after_sequence:
             cursor = await self._take_from_disk(selection, cursor, wanted, include_raw)
-            return Batch(selection.parts, selection.count, cursor)
-        batch = Batch(selection.parts, selection.count, cursor)
+            return Batch(selection.parts, selection.count, cursor, selection.last_kind)
+        batch = Batch(selection.parts, selection.count, cursor, selection.last_kind)
         if session.tail and after_sequence + 1 >= session.tail[0].first:
             session.remember(memo, batch)
         return batch

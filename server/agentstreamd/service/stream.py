@@ -26,7 +26,6 @@ BATCH_BYTES = 1024 * 1024
 _BATCH_TAG = b"\x12"  # StreamEventsResponse.batch: field 2, length-delimited
 _LAST_SEQUENCE_TAG = b"\x10"  # EventBatch.last_sequence: field 2, varint
 _SESSION_ENDED = event_pb2.EVENT_KIND_SESSION_ENDED
-_SESSION_ENDED_TAG = b"\xb2\x01"  # Event.session_ended: field 22, length-delimited
 _ENDED_ONLY = frozenset({int(_SESSION_ENDED)})
 
 
@@ -207,13 +206,12 @@ class _Stream:
         if batch.last_sequence <= self._cursor:
             return
         self._cursor = batch.last_sequence
-        response = encode_batch(batch) if batch.count else b""
-        if response:
-            await self._send(response)
+        if batch.count:
+            await self._send(encode_batch(batch))
             self._streams.delivered += batch.count
             self._told = batch.last_sequence
         if self._cursor >= self.reader.latest and (
-            self._kinds is not None or _SESSION_ENDED_TAG in response
+            self._kinds is not None or batch.last_kind in _ENDED_ONLY
         ):
             await self._find_end()
 
