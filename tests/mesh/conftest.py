@@ -58,6 +58,7 @@ async def meshed(
         f"--tls-key-file={key}",
         f"--tls-client-ca-file={certificates.ca}",
         f"--token-file={token}",
+        "--max-streams-per-client=0",  # all of a test's readers have the one token
         *flags,
     )
     daemon = await start(directory / "data", *arguments)

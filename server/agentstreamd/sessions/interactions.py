@@ -159,7 +159,10 @@ class Interactions:
         # Also where the agent can't be told: nothing must hang for ever.
         stops = not told or policy == session_pb2.REQUEST_POLICY_INTERRUPT
         if stops and pending.turn_id and runtime.keeper.turn_id == pending.turn_id:
-            await runtime.turns.stop()
+            if told and answer is not None and _ends_turn(answer):
+                await runtime.turns.stop_late(pending.turn_id)
+            else:
+                await runtime.turns.stop()
 
     async def _tell(self, pending: Pending, answer: Answer) -> bool:
         try:
@@ -253,6 +256,8 @@ def policy_answer(
     request: Request, policy: session_pb2.RequestPolicy.ValueType, reason: str
 ) -> Answer | None:
     """The answer that a policy gives; None where the request takes no such answer."""
+    # With the answer itself: an agent that got it alone might be done before it is interrupted.
+    interrupt = policy == session_pb2.REQUEST_POLICY_INTERRUPT
     match request:
         case interaction_pb2.PermissionRequest():
             accept = interaction_pb2.PERMISSION_DECISION_ACCEPT
@@ -262,10 +267,12 @@ def policy_answer(
             if reject not in request.allowed_decisions:
                 return None
             message = reason if request.takes_message else ""
-            return interaction_pb2.PermissionAnswer(decision=reject, message=message)
+            return interaction_pb2.PermissionAnswer(
+                decision=reject, message=message, interrupt=interrupt
+            )
         case interaction_pb2.QuestionRequest():
             return interaction_pb2.QuestionAnswer(
-                rejected=interaction_pb2.RejectedQuestions(message=reason)
+                rejected=interaction_pb2.RejectedQuestions(message=reason, interrupt=interrupt)
             )
         case interaction_pb2.FormRequest():
             return interaction_pb2.FormAnswer(action=interaction_pb2.FORM_ACTION_CANCEL)

@@ -104,7 +104,8 @@ async def test_an_expired_request_interrupts_the_turn_where_the_policy_says_so(l
     driver = await asking(lab, **expiring(session_pb2.REQUEST_POLICY_INTERRUPT))
     events = await lab.until("turn_ended")
     assert events[-1].turn_ended.status == event_pb2.TURN_STATUS_INTERRUPTED
-    assert driver.answers == [("ask", permission_answer("REJECT", message=TIMEOUT))]
+    answer = permission_answer("REJECT", message=TIMEOUT, interrupt=True)
+    assert driver.answers == [("ask", answer)]
 
 
 async def test_a_policy_that_can_not_be_carried_out_interrupts_the_turn(
