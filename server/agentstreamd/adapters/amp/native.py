@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from agentstreamd.adapters import lenient
+
 Fields = Mapping[str, Raw]
 """A JSON object: each member's text, verbatim."""
 
@@ -31,7 +33,7 @@ def members(native: bytes | Raw) -> Fields:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass
     try:
-        value = json.loads(bytes(native).decode("utf-8", "replace"))
+        value = lenient.loads(bytes(native))
     except RecursionError:
         raise Unreadable("JSON nested too deeply") from None
     except ValueError as error:
@@ -78,7 +80,7 @@ def plain(raw: Raw | bytes | None) -> Any:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass
     try:
-        return json.loads(dump(json.loads(data.decode("utf-8", "replace"))))
+        return json.loads(dump(lenient.loads(data)))
     except (ValueError, RecursionError):
         return None
 

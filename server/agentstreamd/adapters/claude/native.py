@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Raw, Struct
 
+from agentstreamd.adapters import lenient
+
 EMPTY = Raw()
 """A field that is absent."""
 
@@ -107,7 +109,7 @@ def decode(native: bytes) -> Line:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass
     try:
-        value = json.loads(native.decode("utf-8", "replace"))
+        value = lenient.loads(native)
     except RecursionError:
         raise Unreadable("JSON nested too deeply") from None
     except ValueError as error:
@@ -156,7 +158,7 @@ def plain(raw: Raw | bytes) -> Any:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass
     try:
-        return json.loads(_dump(json.loads(text.decode("utf-8", "replace"))))
+        return json.loads(_dump(lenient.loads(text)))
     except (ValueError, RecursionError):
         return None
 

@@ -12,6 +12,8 @@ from typing import Any, cast
 import msgspec
 from msgspec import Raw
 
+from agentstreamd.adapters import lenient
+
 JsonObject = dict[str, Any]
 
 
@@ -106,7 +108,7 @@ def decode(line: bytes) -> Message:
     except _READ_ERRORS:
         pass
     try:
-        value = json.loads(line.decode("utf-8", "replace"))
+        value = lenient.loads(line)
     except RecursionError:
         raise Unreadable("JSON nested too deeply") from None
     except ValueError as error:
@@ -131,7 +133,7 @@ def plain(raw: Raw | bytes) -> Any:
     except _READ_ERRORS:
         pass
     try:
-        return json.loads(dump(json.loads(text.decode("utf-8", "replace"))))
+        return json.loads(dump(lenient.loads(text)))
     except (ValueError, RecursionError):
         return None
 

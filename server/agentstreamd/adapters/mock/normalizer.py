@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from agentstream.v1 import event_pb2, item_pb2
+from agentstreamd.adapters import lenient
 from agentstreamd.adapters.base import Normalizer
 from agentstreamd.model import (
     Draft,
@@ -226,7 +227,7 @@ def _decode(message: bytes) -> Any:
         return msgspec.json.decode(message)
     except msgspec.DecodeError:
         # JSON may escape half of a surrogate pair, which no text can hold. Rare, so it may be slow.
-        return _mend(json.loads(message))
+        return _mend(json.loads(message, parse_constant=lenient.refuse))
 
 
 def _mend(value: Any) -> Any:

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from agentstreamd.adapters import lenient
+
 JsonObject = dict[str, Any]
 T = TypeVar("T")
 
@@ -166,7 +168,7 @@ def _plain(native: bytes) -> Any:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass
     try:
-        return json.loads(native.decode("utf-8", "replace"))
+        return lenient.loads(native)
     except RecursionError:
         raise Unreadable("JSON nested too deeply") from None
     except ValueError as error:
