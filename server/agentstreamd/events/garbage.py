@@ -2,6 +2,7 @@
 
 import sqlite3
 
+from .log import blob_value_key
 from .schema import MAX_SEQUENCE, PIECE_BITS, chunk_id
 
 _STEP_ROWS = 4  # of up to 256 KiB: a step keeps the writer for a millisecond
@@ -44,18 +45,27 @@ def _chunks(connection: sqlite3.Connection, session: int, before: int) -> bool:
 
 def _blobs(connection: sqlite3.Connection, session: int, before: int) -> bool:
     row = connection.execute(
-        "SELECT key FROM blobs WHERE session = ? AND sequence < ? LIMIT 1", (session, before)
+        "SELECT key, blob_id FROM blobs WHERE session = ? AND sequence < ? LIMIT 1",
+        (session, before),
     ).fetchone()
     if row is None:
         return False
-    first = row[0] << PIECE_BITS
+    key, blob_id = row
+    if isinstance(blob_id, str):
+        # Its id is free from the first piece on: the same content that is stored again meanwhile
+        # must not be taken for what is being deleted. Bytes equal no id, which is text.
+        connection.execute("UPDATE blobs SET blob_id = CAST(key AS BLOB) WHERE key = ?", (key,))
+        connection.execute(
+            "DELETE FROM state WHERE session = ? AND key = ?", (session, blob_value_key(blob_id))
+        )
+    first = key << PIECE_BITS
     cursor = connection.execute(
         "DELETE FROM blob_pieces WHERE id IN "
         "(SELECT id FROM blob_pieces WHERE id >= ? AND id < ? LIMIT ?)",
         (first, first + (1 << PIECE_BITS), _STEP_ROWS),
     )
     if cursor.rowcount < _STEP_ROWS:
-        connection.execute("DELETE FROM blobs WHERE key = ?", row)
+        connection.execute("DELETE FROM blobs WHERE key = ?", (key,))
     return True
 
 

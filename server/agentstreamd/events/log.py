@@ -17,6 +17,11 @@ from typing import Self
 MAX_KIND = 63
 
 
+def blob_value_key(blob_id: str) -> str:
+    """Gives the key of a value that describes a blob, and goes when the blob goes."""
+    return f"blob/{blob_id}"
+
+
 @dataclass(slots=True)
 class Record:
     """One event to append.
@@ -233,6 +238,8 @@ class EventLog(ABC):
         self, session_id: str, before_sequence: int, *, uid: str = ""
     ) -> asyncio.Future[int]:
         """Drops events before `before_sequence`, and the blobs that were appended with them.
+
+        The value of a blob's `blob_value_key` goes with the blob.
 
         Only whole stored chunks go, so some events before it may stay. Gives the sequence of the
         oldest event kept.

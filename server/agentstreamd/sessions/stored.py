@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from agentstream.v1 import service_pb2, session_pb2
+from agentstreamd.events.log import blob_value_key
 
 SESSION = "session"
 """`Session` without secrets, at the last moment nothing was under way (or as a turn began); its
@@ -72,7 +73,7 @@ def turn_key(turn_id: str) -> str:
 
 def blob_key(blob_id: str) -> str:
     """Key of what a blob is: `BlobRef`."""
-    return f"blob/{blob_id}"
+    return blob_value_key(blob_id)
 
 
 def queue_key(turn_id: str) -> str:

@@ -1,3 +1,6 @@
+from contextlib import closing
+from sqlite3 import connect
+
 import pytest
 
 from agentstreamd.events import (
@@ -7,10 +10,14 @@ from agentstreamd.events import (
     InvalidPageCursor,
     SessionNotFound,
     SqliteEventLog,
+    writer,
 )
+from agentstreamd.events.garbage import collect
+from agentstreamd.events.log import blob_value_key
 from tests.unit.events.helpers import opened, records, rows
 
 MIB = 1 << 20
+NEVER_SECONDS = 3600.0
 
 
 async def blob(
@@ -152,6 +159,50 @@ async def test_compaction_takes_the_blobs_of_the_events_it_drops(config: EventLo
             await log.info("s")
     assert rows(config.directory, "SELECT blob_id FROM blobs ORDER BY 1") == [("b0",), ("b2",)]
     assert len(rows(config.directory, "SELECT id FROM blob_pieces")) == 2
+
+
+async def test_content_that_is_stored_again_while_it_is_cleared_away_is_whole(
+    config: EventLogConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytes(range(256)) * 4096 * 5
+    monkeypatch.setattr(writer, "_REST", NEVER_SECONDS)  # this test clears away itself
+    async with opened(config) as log:
+        await log.create_session("s", "u")
+        for n in range(2):
+            blobs = [("b", content)] if n == 0 else []
+            await log.append("s", n, records(n + 1, 1, size=10_000), blobs=blobs)
+        assert await log.compact("s", 2) == 2
+        pieces = rows(config.directory, "SELECT count(*) FROM blob_pieces")
+        with closing(connect(config.directory / "events.db", isolation_level=None)) as other:
+            while rows(config.directory, "SELECT count(*) FROM blob_pieces") == pieces:
+                assert collect(other)
+        with pytest.raises(BlobNotFound):
+            await log.blob_size("s", "b")
+        monkeypatch.setattr(writer, "_REST", 0)
+        await log.append("s", 2, records(3, 1), blobs=[("b", content)])
+        assert await blob(log, "s", "b") == content
+        while rows(config.directory, "SELECT * FROM garbage"):
+            await log.info("s")
+        assert await blob(log, "s", "b") == content
+        assert rows(config.directory, "SELECT count(*) FROM blob_pieces") == pieces
+    async with opened(config) as log:
+        assert await blob(log, "s", "b") == content
+
+
+async def test_what_describes_a_blob_goes_with_it(config: EventLogConfig) -> None:
+    async with opened(config) as log:
+        await log.create_session("s", "u", puts={"other": b"stays"})
+        for n in range(3):
+            name = f"b{n}"
+            await log.append(
+                *("s", n, records(n + 1, 1, size=10_000)),
+                puts={blob_value_key(name): b"the end of it"},
+                blobs=[(name, b"data")],
+            )
+        assert await log.compact("s", 3) == 3
+        while rows(config.directory, "SELECT * FROM garbage"):
+            await log.info("s")
+        assert list(await log.get_prefix("s", "")) == [blob_value_key("b2"), "other"]
 
 
 async def test_a_deleted_session_leaves_nothing_behind(config: EventLogConfig) -> None:
