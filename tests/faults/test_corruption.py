@@ -254,6 +254,22 @@ async def test_who_goes_on_without_the_end_of_the_write_ahead_log_has_whole_comm
         assert refused(caught.value)[0] is grpc.StatusCode.OUT_OF_RANGE
 
 
+async def test_a_session_is_not_served_under_another_uid(tmp_path: Path, stopped: Worked) -> None:
+    connection = sqlite3.connect(stopped.data / DATABASE)
+    connection.execute("UPDATE sessions SET uid = 'another' WHERE key = 1")
+    connection.commit()
+    connection.close()
+    assert "the uid of" in await refusal(tmp_path / "made")
+
+
+async def test_a_schema_that_is_damaged_is_refused(tmp_path: Path, stopped: Worked) -> None:
+    database = stopped.data / DATABASE
+    content = read_bytes(database)
+    for damaged in (b"uie TEXT", b"\xdf\xdfd TEXT"):
+        database.write_bytes(content.replace(b"uid TEXT", damaged, 1))
+        await refusal(tmp_path / "made")
+
+
 async def test_a_session_that_lost_its_newest_events_is_not_served_without_them(
     tmp_path: Path, stopped: Worked
 ) -> None:

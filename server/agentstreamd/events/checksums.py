@@ -10,7 +10,7 @@ import zlib
 
 from .errors import LogUnavailable, Reason
 from .frames import Chunk
-from .schema import MAX_SEQUENCE, chunk_id, schema_version, signed, unsigned
+from .schema import MAX_SEQUENCE, SEQUENCE_BITS, chunk_id, schema_version, signed, unsigned
 
 _VERSION = 2  # of the schema, since when there are columns for checksums
 _CHECKSUM = struct.Struct("<I")
@@ -37,12 +37,21 @@ def verify_all(connection: sqlite3.Connection) -> None:
     """Reads all that is stored; takes as long as reading the whole file.
 
     Raises:
-        LogUnavailable: something differs from what was written.
+        LogUnavailable: something differs from what was written, or is missing.
     """
+    earliest = dict(connection.execute("SELECT key, earliest FROM sessions"))
+    session, reached = 0, 0
     for row in connection.execute(
-        "SELECT id, kinds, tags, lengths, frames, raw_lengths, raws FROM chunks"
+        "SELECT id, kinds, tags, lengths, frames, raw_lengths, raws FROM chunks ORDER BY id"
     ):
-        read_chunk(*row)
+        chunk = read_chunk(*row)
+        if row[0] >> SEQUENCE_BITS != session:
+            session = row[0] >> SEQUENCE_BITS
+            # What retention removed may still be there, and so may a session that was deleted.
+            reached = min(chunk.first, earliest.get(session, chunk.first)) - 1
+        if chunk.first != reached + 1:
+            raise LogUnavailable(Reason.CORRUPT, f"event {reached + 1} is missing from the log")
+        reached = chunk.last
     if schema_version(connection) < _VERSION:
         return
     for value, stored in connection.execute("SELECT value, checksum FROM state"):

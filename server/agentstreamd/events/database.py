@@ -2,28 +2,22 @@
 
 import contextlib
 import fcntl
-import logging
 import os
 import sqlite3
 from pathlib import Path
 
-from . import wal
+from . import lock as locks
 from .config import EventLogConfig
 from .errors import DataDirInUse, LogUnavailable, Reason, unavailable
 from .privacy import keep_private
 from .schema import migrate
+from .soundness import require_sound
+from .whole import require_whole, size, wal_of
 
 DATABASE = "events.db"
 """Name of the database in the log's directory."""
-_LOCK = "lock"
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
-_PAGE_SIZE_AT = 16  # offset in the database
-_SMALL_TABLES = ("sessions", "blobs", "garbage", "sqlite_sequence")
-"""A row for each session and blob, at the most: looked at whole when the log is opened."""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-_log = logging.getLogger(__name__)
 
 
 class Database:
@@ -38,7 +32,7 @@ class Database:
         self._lock: int | None = None
         self._same_boot = False  # whether who had it last ran since the machine was started
         self.path = config.directory / DATABASE
-        self._wal = Path(f"{self.path}-wal")
+        self._wal = wal_of(self.path)
 
     def open(self) -> None:
         """Makes the directory and the database where they are missing, locks and migrates.
@@ -53,13 +47,13 @@ class Database:
             self._acquire()
             try:
                 if self.path.exists():
-                    self._require_whole()
+                    require_whole(self.path, self._same_boot)
                 else:
                     self._make()
                 self._keep_others_out()
                 with contextlib.closing(self.connect()) as connection:
                     migrate(connection)
-                    _check(connection)
+                    require_sound(connection)
                     connection.execute("PRAGMA journal_mode = WAL")
             except BaseException:
                 self.close()
@@ -97,7 +91,7 @@ class Database:
 
     def _make(self) -> None:
         """Makes a new database, which has its name only once it is whole."""
-        if _size(self._wal):
+        if size(self._wal):
             raise LogUnavailable(Reason.CORRUPT, f"{self.path} is gone, {self._wal} is not")
         fresh = self.path.with_name(f"{DATABASE}.new")
         for left in (fresh, Path(f"{fresh}-journal")):
@@ -108,24 +102,10 @@ class Database:
             migrate(connection)
         fresh.rename(self.path)
 
-    def _require_whole(self) -> None:
-        """Raises where SQLite would begin anew without a word, or go on without the end."""
-        if not _size(self.path):
-            raise LogUnavailable(Reason.CORRUPT, f"{self.path} is empty")
-        # A checkpoint onto a full disk may leave a part of a page, but keeps the write-ahead log.
-        if _has_part_of_a_page(self.path) and not _size(self._wal):
-            raise LogUnavailable(Reason.CORRUPT, f"{self.path} is cut short")
-        if not wal.is_cut(self.path):
-            return
-        if self._same_boot:
-            raise LogUnavailable(Reason.CORRUPT, f"commits are missing at the end of {self._wal}")
-        # A power cut does that to a log that isn't synchronous, and who starts anew knows of it.
-        _log.warning("commits are missing at the end of the write-ahead log: the newest are lost")
-
     def _keep_others_out(self) -> None:
         """Narrows what was made by others, or was opened up since."""
         directory = self._config.directory
-        paths = (directory, self.path, self._wal, Path(f"{self.path}-shm"), directory / _LOCK)
+        paths = (directory, self.path, self._wal, Path(f"{self.path}-shm"), directory / locks.LOCK)
         for path in paths:
             keep_private(path)
 
@@ -133,56 +113,18 @@ class Database:
         directory = self._config.directory
         directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         # flock and not lockf: it also keeps a second log in this process out.
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        lock = os.open(directory / locks.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder, _ = _read_lock(lock)
+            process = locks.holder(lock).process
             os.close(lock)
-            raise DataDirInUse(str(directory), holder) from None
+            raise DataDirInUse(str(directory), process) from None
         except OSError:
             os.close(lock)
             raise
         self._lock = lock
-        _, boot_before = _read_lock(lock)
-        boot = _boot_id()
-        self._same_boot = bool(boot) and boot == boot_before
+        self._same_boot = locks.holder(lock).same_boot
         # That a full disk keeps it from being written must not keep us out.
         with contextlib.suppress(OSError):
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n{boot}\n".encode(), 0)
-
-
-def _read_lock(lock: int) -> tuple[str, str]:
-    """Process and boot of who has the lock, or had it last."""
-    lines = os.pread(lock, 128, 0).decode("ascii", "replace").splitlines()
-    return lines[0].strip() if lines else "", lines[1].strip() if len(lines) > 1 else ""
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return ""
-
-
-def _check(connection: sqlite3.Connection) -> None:
-    """Raises where a small table is damaged, in which a row that is lost would not be missed."""
-    for table in _SMALL_TABLES:
-        (said,) = connection.execute(f"PRAGMA integrity_check({table})").fetchone()
-        if said != "ok":
-            raise LogUnavailable(Reason.CORRUPT, f"table {table}: {said.splitlines()[-1]}")
-
-
-def _has_part_of_a_page(path: Path) -> bool:
-    with path.open("rb") as file:
-        header = file.read(_PAGE_SIZE_AT + 2)
-    page = int.from_bytes(header[_PAGE_SIZE_AT:], "big")
-    return bool(_size(path) % (page if page > 1 else 65536))  # 1 stands for 65536
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+            locks.sign(lock)

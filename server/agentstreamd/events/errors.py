@@ -186,6 +186,7 @@ _OS_REASONS = {
 
 
 _NO_TEXT = "Could not decode to UTF-8"  # the binding's words for text that is none
+_NO_FORMAT = "unsupported file format"  # a damaged header; the code says nothing
 
 
 def unavailable(error: BaseException) -> LogUnavailable | None:
@@ -196,10 +197,12 @@ def unavailable(error: BaseException) -> LogUnavailable | None:
         # The low byte is the primary code, the rest says more of the same. An error raised
         # without a code comes from the binding, not from storage.
         code: int | None = getattr(error, "sqlite_errorcode", None)
-        if code is None and _NO_TEXT in str(error):
+        if (code is None and _NO_TEXT in str(error)) or _NO_FORMAT in str(error):
             return LogUnavailable(Reason.CORRUPT, str(error))
         reason = _SQLITE_REASONS.get(code & 0xFF) if code is not None else None
         return None if reason is None else LogUnavailable(reason, str(error))
+    if isinstance(error, UnicodeDecodeError):  # SQLite quotes a damaged schema in its message
+        return LogUnavailable(Reason.CORRUPT, "the schema or a text is not what was written")
     if isinstance(error, OSError):
         return LogUnavailable(_OS_REASONS.get(error.errno or 0, Reason.IO_ERROR), str(error))
     return None

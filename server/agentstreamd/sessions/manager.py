@@ -87,6 +87,10 @@ class SessionManager:
                     f"session {info.session_id} has events up to {info.latest} only, of "
                     f"{record.latest_sequence}",
                 )
+            if record.uid != info.uid:
+                raise LogUnavailable(
+                    Reason.CORRUPT, f"the uid of session {info.session_id} changed"
+                )
             is_over = record.config.one_shot and info.session_id in begun
             if record.latest_sequence == info.latest and (
                 record.state == session_pb2.SESSION_STATE_ENDED
