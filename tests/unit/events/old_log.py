@@ -1,7 +1,8 @@
 """What the logs in `logs/` hold; each was filled by the program that had its schema as newest.
 
 A new version gets a log of its own: run `python -m tests.unit.events.old_log DIRECTORY` with the
-last program before it, and check the file in. Files that are there never change.
+program that introduces it, and check the file in. Files of versions that were released never
+change.
 """
 
 import asyncio

@@ -1,7 +1,10 @@
 """The schema of the log: brought to the newest one whole, or not at all; old logs stay readable."""
 
+import asyncio
 import shutil
+import signal
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 
 from agentstreamd.events import EventLogConfig, LogUnavailable, Reason, SchemaTooNew
 from agentstreamd.events.schema import APPLICATION_ID, MIGRATIONS, migrate, schema_version
+from agentstreamd.events.whole import size
 from tests.support import daemon as daemons
 from tests.unit.events import old_log
 from tests.unit.events.helpers import event, opened, read_all, records, rows
@@ -104,7 +108,8 @@ def old(request: pytest.FixtureRequest, config: EventLogConfig) -> EventLogConfi
     return config
 
 
-async def test_an_old_log_is_served_as_it_was(old: EventLogConfig) -> None:
+async def require_served(old: EventLogConfig) -> None:
+    """The log holds what the old program stored, and has the newest schema."""
     everything = range(1, old_log.EVENTS + 1)
     async with opened(old) as log:
         page = await log.list_sessions(key="b")
@@ -129,6 +134,58 @@ async def test_an_old_log_is_served_as_it_was(old: EventLogConfig) -> None:
                 old_log.old_event(old_log.KEPT_FROM + n) for n in (1, 2, 3)
             ]
     assert rows(old.directory, "PRAGMA user_version") == [(NEWEST,)]
+
+
+def test_each_version_has_a_log_that_later_programs_must_serve() -> None:
+    found = {path.name for path in LOGS.iterdir()}
+    assert found == {f"v{version}.db" for version in range(1, NEWEST + 1)}
+
+
+async def test_an_old_log_is_served_as_it_was(old: EventLogConfig) -> None:
+    await require_served(old)
+
+
+DIES = """
+import os, signal, sqlite3, sys
+from agentstreamd.events.schema import MIGRATIONS, migrate
+path, version, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+connection = sqlite3.connect(path, isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")  # what is changed is written at once
+connection.create_function("die", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
+rewrite = (
+    "UPDATE chunks SET frames = zeroblob(length(frames) + 9000)",
+    "UPDATE state SET value = x''",
+    "DELETE FROM sessions",
+)
+all = [*MIGRATIONS, rewrite]
+all[version] = (*all[version][:steps], "SELECT die()")
+migrate(connection, tuple(all))
+"""
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+@pytest.mark.parametrize(
+    ("version", "steps"),
+    [
+        *((v, n) for v in range(1, NEWEST) for n in range(1, len(MIGRATIONS[v]) + 1)),
+        *((NEWEST, n) for n in (1, 2, 3)),
+    ],
+)
+async def test_a_kill_in_the_middle_of_a_migration_leaves_the_log_as_it_was(
+    config: EventLogConfig, version: int, steps: int, mode: str
+) -> None:
+    config.directory.mkdir()
+    path = config.directory / "events.db"
+    shutil.copyfile(LOGS / f"v{version}.db", path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DIES, str(path), str(version), str(steps)
+    )
+    assert await child.wait() == -signal.SIGKILL
+    if version == NEWEST:  # it was written to before the kill
+        assert size(Path(f"{path}-wal" if mode == "wal" else f"{path}-journal")) > 0
+    await require_served(config)
 
 
 async def test_an_old_log_goes_on(old: EventLogConfig) -> None:
