@@ -84,7 +84,6 @@ class World:
             except aio.AioRpcError as error:
                 if error.code() not in _GONE:
                     raise
-            await asyncio.sleep(0.02)  # a daemon that is going answers some calls meanwhile
 
 
 class Reader:
@@ -254,6 +253,5 @@ class Place:
             except (aio.UsageError, aio.AioRpcError) as error:
                 if isinstance(error, aio.AioRpcError) and error.code() not in _GONE:
                     raise
-                await asyncio.sleep(0.02)
                 continue
             return digest.hexdigest()

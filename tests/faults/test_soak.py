@@ -2,7 +2,7 @@
 
 Budget: 100 sessions at work behind connections that are cut, 3 minutes in the short form and an
 hour in the long one, with restarts by force and in order. In each life of the daemon, once it is
-warm (the first third is left out), its memory grows by no more than 32 MiB from the second third to
+warm (the first third is left out), its memory grows by no more than 16 MiB from the second third to
 the last, and by no more than 24 MiB from the first life to the last; it has no more than 20
 descriptors more open in the last third than in the second (connections come and go); the log on
 disk grows by no more than half.
@@ -37,7 +37,7 @@ GONE_SECONDS = 5.0
 SAMPLES = 30
 """Samples of a life."""
 
-GROWTH_MIB = 32.0
+GROWTH_MIB = 16.0
 LIVES_GROWTH_MIB = 24.0
 DESCRIPTORS = 20
 DISK_GROWTH = 1.5
