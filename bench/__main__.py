@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench import figures, measures
 from bench.cores import LOAD
-from bench.figures import Scale
+from bench.figures import Scale, Void
 from bench.results import Results
 from bench.running import World
 
@@ -19,7 +19,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def main() -> int:
-    """Measure everything, in rounds."""
+    """Measure everything, in rounds; 1 where something gave no figures."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     how_much = parser.add_mutually_exclusive_group()
     how_much.add_argument("--short", action="store_true", help="only show that it works")
@@ -36,7 +36,9 @@ def main() -> int:
     results.write(options.json)
     Console(width=None if sys.stdout.isatty() else 120).print(results.table())
     print(f"written to {options.json}")
-    return 0
+    for name, why in results.voids.items():
+        print(f"no figures of {name}: {why}", file=sys.stderr)
+    return 1 if results.voids else 0
 
 
 def measure(scale: Scale, names: list[str]) -> Results:
@@ -50,8 +52,11 @@ def measure(scale: Scale, names: list[str]) -> Results:
             for one in measures.ALL:
                 if one.name in names and (one.repeated or number == 0):
                     begun = time.monotonic()
-                    for figure in one.run(world, scale):
-                        results.add(one.name, figure)
+                    try:
+                        results.add(one.name, list(one.run(world, scale)))
+                    except Void as why:
+                        # The other measures are none the worse for it.
+                        results.void(one.name, str(why))
                     took = time.monotonic() - begun
                     print(f"round {number + 1}: {one.name}, {took:.1f} s", file=sys.stderr)
     return results

@@ -5,6 +5,7 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -52,17 +53,28 @@ class Result:
 
 
 class Results:
-    """All figures of a run, in the order in which they came."""
+    """All figures of a run, in the order in which they came.
+
+    Attributes:
+        voids: Why a measure gave no figures in some round, by its name.
+    """
 
     def __init__(self) -> None:
+        self.voids: dict[str, str] = {}
         self._results: dict[str, Result] = {}
 
-    def add(self, measure: str, figure: Figure) -> None:
-        """Take a figure of one round."""
-        result = Result(measure, figure)
-        self._results.setdefault(result.name, result).values.append(figure.value)
+    def add(self, measure: str, figures: Iterable[Figure]) -> None:
+        """Take the figures of one round, unless another of the measure was void."""
+        for figure in () if measure in self.voids else figures:
+            result = Result(measure, figure)
+            self._results.setdefault(result.name, result).values.append(figure.value)
 
-    def __iter__(self) -> Any:
+    def void(self, measure: str, why: str) -> None:
+        """A measure gave no figures in this round; those of its other rounds go, too."""
+        self.voids[measure] = why
+        self._results = {n: one for n, one in self._results.items() if one.measure != measure}
+
+    def __iter__(self) -> Iterator[Result]:
         return iter(self._results.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +83,7 @@ class Results:
             "format": FORMAT,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "machine": {
-                "cores": len(os.sched_getaffinity(0)),
+                "cores": os.cpu_count(),
                 "load_average": os.getloadavg()[0],
                 "system": platform.platform(),
                 "python": platform.python_version(),
@@ -87,6 +99,7 @@ class Results:
                 }
                 for result in self
             ],
+            "voids": self.voids,
         }
 
     def write(self, path: Path) -> None:

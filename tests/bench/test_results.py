@@ -12,7 +12,7 @@ from bench.results import Results
 def results(*rounds: float, better: str = "higher", aim: float | None = None) -> Results:
     made = Results()
     for value in rounds:
-        made.add("ingest", Figure("claude", value, "lines/s", better, aim))  # type: ignore[arg-type]
+        made.add("ingest", [Figure("claude", value, "lines/s", better, aim)])  # type: ignore[arg-type]
     return made
 
 
@@ -43,6 +43,17 @@ def test_a_figure_is_the_median_of_its_rounds_and_all_of_them_are_kept(tmp_path:
 def test_an_aim_is_missed_on_its_wrong_side(better: str, value: float, missed: bool) -> None:
     [result] = results(value, better=better, aim=100)
     assert result.missed is missed
+
+
+def test_a_measure_that_was_void_once_has_no_figures_and_the_others_have(tmp_path: Path) -> None:
+    made = results(100)
+    made.add("replay", [Figure("all", 1, "events/s")])
+    made.void("ingest", "event 3 came after 1")
+    made.add("ingest", [Figure("claude", 100, "lines/s")])
+    made.write(tmp_path / "run.json")
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert [figure["measure"] for figure in run["figures"]] == ["replay"]
+    assert run["voids"] == {"ingest": "event 3 came after 1"}
 
 
 def test_the_table_shows_value_spread_aim_and_unit() -> None:
