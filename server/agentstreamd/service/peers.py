@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .grant_file import GrantFile
-from .grants import Grant, missing
+from .grants import missing
 
 _AUTHENTICATED = "x509_pem_cert"
 # What gRPC calls them. A name of one kind can't pass for one of another: only a URI holds "://".
@@ -64,6 +64,3 @@ def _subject(word: str) -> str:
     if not word.isascii() or not word.isprintable():
         raise ValueError("begins with no subject: it must be printable ASCII")
     return word
-
-
-__all__ = ["ClientScopes", "Grant", "address", "subjects"]
